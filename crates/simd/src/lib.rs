@@ -1,0 +1,72 @@
+//! Instruction sets as values, and the vector operations that the kernels are written in.
+//!
+//! A value of a type that implements [`Isa`] proves that this processor has the instructions: only [`Isa::new`]
+//! makes one, and it looks. Loops are written once, generic over `Isa`, and compiled per instruction set by
+//! [`Isa::run`]. Everything between `run` and an intrinsic must be `#[inline(always)]`, or the vector operations
+//! become calls.
+//!
+//! All implementations compute the same lanes in the same order with fused multiply-add, so a kernel gives the
+//! same bits on each of them.
+
+mod scalar;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+
+pub use scalar::Scalar;
+#[cfg(target_arch = "x86_64")]
+pub use x86_64::{Avx2, Avx512Vnni};
+
+/// A set of instructions that this processor has.
+pub trait Isa: Copy + 'static {
+    /// Lower-case name, as `lichen kernels` prints it.
+    const NAME: &'static str;
+    /// 32 bytes.
+    type Bytes: Copy;
+    /// 8 `i32`.
+    type Ints: Copy;
+    /// 8 `f32`.
+    type Floats: Copy;
+
+    /// The proof, if this processor has the instructions.
+    fn new() -> Option<Self>;
+    /// Runs `f` compiled for these instructions.
+    fn run<R>(self, f: impl FnOnce() -> R) -> R;
+
+    /// Loads 32 bytes.
+    fn load(self, bytes: &[u8; 32]) -> Self::Bytes;
+    /// The low four bits of 16 bytes, then their high four bits.
+    fn nibbles(self, bytes: &[u8; 16]) -> Self::Bytes;
+    /// Each byte shifted right by `count` (0..8), then masked.
+    fn shift_mask(self, bytes: Self::Bytes, count: u8, mask: u8) -> Self::Bytes;
+    /// Each byte shifted left by `count` (0..8).
+    fn shift_left(self, bytes: Self::Bytes, count: u8) -> Self::Bytes;
+    /// Byte `i` is `value` where bit `i` of `bits` is set, else 0.
+    fn spread_bits(self, bits: u32, value: u8) -> Self::Bytes;
+    /// Bitwise or.
+    fn or(self, a: Self::Bytes, b: Self::Bytes) -> Self::Bytes;
+    /// `table[byte]` for each byte; bytes must be below 16.
+    fn lookup(self, table: &[u8; 16], bytes: Self::Bytes) -> Self::Bytes;
+
+    /// Lane `i` is the sum of `a[4i..4i+4] * b[4i..4i+4]`, `a` unsigned and at most 127, `b` signed.
+    fn dot_unsigned(self, a: Self::Bytes, b: Self::Bytes) -> Self::Ints;
+    /// As [`Isa::dot_unsigned`] with both signed; `b` must not hold -128.
+    fn dot_signed(self, a: Self::Bytes, b: Self::Bytes) -> Self::Ints;
+
+    /// The same number in each lane.
+    fn splat(self, value: f32) -> Self::Floats;
+    /// `low` in lanes 0 to 3, `high` in lanes 4 to 7.
+    fn halves(self, low: f32, high: f32) -> Self::Floats;
+    /// `sum + ints * scale`, rounded once.
+    fn multiply_add_ints(self, sum: Self::Floats, ints: Self::Ints, scale: Self::Floats) -> Self::Floats;
+    /// `sum + a * b`, rounded once.
+    fn multiply_add(self, sum: Self::Floats, a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    /// Loads 8 floats.
+    fn load_floats(self, values: &[f32; 8]) -> Self::Floats;
+    /// The sum of the lanes, always as `((0+4)+(2+6)) + ((1+5)+(3+7))`.
+    fn sum(self, values: Self::Floats) -> f32;
+    /// Asks for the cache line `offset` bytes after `bytes`; never faults.
+    fn prefetch(self, bytes: &[u8], offset: usize);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,104 @@
+//! Plain Rust: runs everywhere and is the measure of the others.
+
+use crate::Isa;
+use std::array::from_fn;
+
+/// No special instructions.
+#[derive(Debug, Clone, Copy)]
+pub struct Scalar;
+
+impl Isa for Scalar {
+    const NAME: &'static str = "scalar";
+    type Bytes = [u8; 32];
+    type Ints = [i32; 8];
+    type Floats = [f32; 8];
+
+    fn new() -> Option<Self> {
+        Some(Self)
+    }
+
+    #[inline(always)]
+    fn run<R>(self, f: impl FnOnce() -> R) -> R {
+        f()
+    }
+
+    #[inline(always)]
+    fn load(self, bytes: &[u8; 32]) -> [u8; 32] {
+        *bytes
+    }
+
+    #[inline(always)]
+    fn nibbles(self, bytes: &[u8; 16]) -> [u8; 32] {
+        from_fn(|i| if i < 16 { bytes[i] & 15 } else { bytes[i - 16] >> 4 })
+    }
+
+    #[inline(always)]
+    fn shift_mask(self, bytes: [u8; 32], count: u8, mask: u8) -> [u8; 32] {
+        bytes.map(|byte| (byte >> count) & mask)
+    }
+
+    #[inline(always)]
+    fn shift_left(self, bytes: [u8; 32], count: u8) -> [u8; 32] {
+        bytes.map(|byte| byte << count)
+    }
+
+    #[inline(always)]
+    fn spread_bits(self, bits: u32, value: u8) -> [u8; 32] {
+        from_fn(|i| if bits >> i & 1 == 1 { value } else { 0 })
+    }
+
+    #[inline(always)]
+    fn or(self, a: [u8; 32], b: [u8; 32]) -> [u8; 32] {
+        from_fn(|i| a[i] | b[i])
+    }
+
+    #[inline(always)]
+    fn lookup(self, table: &[u8; 16], bytes: [u8; 32]) -> [u8; 32] {
+        bytes.map(|byte| table[usize::from(byte & 15)])
+    }
+
+    #[inline(always)]
+    fn dot_unsigned(self, a: [u8; 32], b: [u8; 32]) -> [i32; 8] {
+        from_fn(|lane| (0..4).map(|i| i32::from(a[4 * lane + i]) * i32::from(b[4 * lane + i] as i8)).sum())
+    }
+
+    #[inline(always)]
+    fn dot_signed(self, a: [u8; 32], b: [u8; 32]) -> [i32; 8] {
+        from_fn(|lane| {
+            (0..4).map(|i| i32::from(a[4 * lane + i] as i8) * i32::from(b[4 * lane + i] as i8)).sum()
+        })
+    }
+
+    #[inline(always)]
+    fn splat(self, value: f32) -> [f32; 8] {
+        [value; 8]
+    }
+
+    #[inline(always)]
+    fn halves(self, low: f32, high: f32) -> [f32; 8] {
+        from_fn(|lane| if lane < 4 { low } else { high })
+    }
+
+    #[inline(always)]
+    fn multiply_add_ints(self, sum: [f32; 8], ints: [i32; 8], scale: [f32; 8]) -> [f32; 8] {
+        from_fn(|lane| (ints[lane] as f32).mul_add(scale[lane], sum[lane]))
+    }
+
+    #[inline(always)]
+    fn multiply_add(self, sum: [f32; 8], a: [f32; 8], b: [f32; 8]) -> [f32; 8] {
+        from_fn(|lane| a[lane].mul_add(b[lane], sum[lane]))
+    }
+
+    #[inline(always)]
+    fn load_floats(self, values: &[f32; 8]) -> [f32; 8] {
+        *values
+    }
+
+    #[inline(always)]
+    fn sum(self, v: [f32; 8]) -> f32 {
+        ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]))
+    }
+
+    #[inline(always)]
+    fn prefetch(self, _bytes: &[u8], _offset: usize) {}
+}
