@@ -1,0 +1,78 @@
+//! Activations in 8 bits, as the integer kernels read them.
+
+/// Values of a block that share one scale.
+pub(crate) const BLOCK: usize = 32;
+
+/// One vector of activations: signed bytes with a scale per 32 values.
+///
+/// `value[i] ~ scale[i / 32] * quants[i]`, the quants within -127..=127: -128 would overflow the signed kernels.
+#[derive(Debug, Clone, Default)]
+pub struct Activation {
+    pub(crate) quants: Vec<[u8; BLOCK]>,
+    pub(crate) scales: Vec<f32>,
+    /// Per 16 values: their scale times the sum of their quants, which is what a minimum is multiplied with.
+    pub(crate) sums: Vec<[f32; 2]>,
+}
+
+impl Activation {
+    /// Quantises `values`.
+    ///
+    /// # Panics
+    /// If the length isn't a multiple of 32: rows of quantised weights always are.
+    pub fn quantise(&mut self, values: &[f32]) {
+        assert!(values.len().is_multiple_of(BLOCK), "{} values are no whole blocks of {BLOCK}", values.len());
+        self.quants.clear();
+        self.scales.clear();
+        self.sums.clear();
+        for block in values.as_chunks::<BLOCK>().0 {
+            let largest = block.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
+            let scale = largest / 127.0;
+            let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
+            let quants = block.map(|value| (value * inverse).round_ties_even().clamp(-127.0, 127.0) as i8);
+            let sum = |half: &[i8]| scale * half.iter().map(|&quant| i32::from(quant)).sum::<i32>() as f32;
+            self.sums.push([sum(&quants[..16]), sum(&quants[16..])]);
+            self.scales.push(scale);
+            self.quants.push(quants.map(|quant| quant as u8));
+        }
+    }
+
+    /// Number of values.
+    pub fn len(&self) -> usize {
+        self.quants.len() * BLOCK
+    }
+
+    /// Whether it holds no value.
+    pub fn is_empty(&self) -> bool {
+        self.quants.is_empty()
+    }
+
+    /// The values that the kernels see: `scale * quant`.
+    pub fn values(&self) -> Vec<f32> {
+        let blocks = self.quants.iter().zip(&self.scales);
+        blocks.flat_map(|(quants, scale)| quants.map(|quant| f32::from(quant as i8) * scale)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounding_is_within_half_a_step() {
+        let values: Vec<f32> = (0..64).map(|i| (i as f32 * 0.7).sin() * 3.0).collect();
+        let mut activation = Activation::default();
+        activation.quantise(&values);
+        for (i, (value, seen)) in values.iter().zip(activation.values()).enumerate() {
+            assert!((value - seen).abs() <= activation.scales[i / BLOCK] * 0.5001, "{i}: {value} {seen}");
+        }
+    }
+
+    #[test]
+    fn zeros_stay_zeros_and_infinite_values_do_not_panic() {
+        let mut activation = Activation::default();
+        activation.quantise(&[0.0; 32]);
+        assert_eq!(activation.values(), [0.0; 32]);
+        activation.quantise(&[f32::INFINITY; 32]);
+        assert_eq!(activation.len(), 32);
+    }
+}
