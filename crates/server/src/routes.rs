@@ -1,0 +1,78 @@
+//! Which path does what.
+
+use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::http::{Method, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router, middleware};
+use lichen_api::{Error, ModelCard};
+use serde_json::{Value, json};
+
+use crate::Node;
+use crate::edge::edge;
+use crate::generation::{chat, completion};
+use crate::reply::Refusal;
+use crate::text::{apply_template, detokenize, tokenize};
+
+/// The routes of a node.
+pub fn router(node: Node) -> Router {
+    Router::new()
+        .route("/", get(about))
+        .route("/health", get(health))
+        .route("/v1/models", get(models))
+        .route("/v1/models/{*id}", get(model))
+        .route("/v1/chat/completions", post(chat))
+        .route("/v1/completions", post(completion))
+        .route("/tokenize", post(tokenize))
+        .route("/detokenize", post(detokenize))
+        .route("/apply-template", post(apply_template))
+        .fallback(no_route)
+        .method_not_allowed_fallback(no_method)
+        .layer(DefaultBodyLimit::max(node.settings().body_limit))
+        .layer(middleware::from_fn_with_state(node.clone(), edge))
+        .with_state(node)
+}
+
+async fn about(State(node): State<Node>) -> Json<Value> {
+    let info = node.info();
+    Json(json!({
+        "name": info.name,
+        "version": info.version,
+        "backend": info.backend,
+        "build": info.build,
+        "accelerator": info.accelerator,
+        "devices": info.devices,
+        "level": "NORMAL",
+        "uptime_s": node.uptime().as_secs(),
+    }))
+}
+
+/// Live always; ready unless draining, with a status that load balancers understand.
+async fn health(State(node): State<Node>) -> Response {
+    let ready = !node.is_draining();
+    let models: Vec<_> = node
+        .cards()
+        .into_iter()
+        .map(|card| json!({"id": card.id, "live": true, "ready": ready, "state": card.state}))
+        .collect();
+    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let word = if ready { "ok" } else { "draining" };
+    (status, Json(json!({"status": word, "live": true, "ready": ready, "models": models}))).into_response()
+}
+
+async fn models(State(node): State<Node>) -> Json<Value> {
+    Json(ModelCard::list(&node.cards()))
+}
+
+async fn model(State(node): State<Node>, Path(id): Path<String>) -> Result<Json<Value>, Refusal> {
+    let model = node.model(Some(&id))?;
+    Ok(Json(node.card(&model).json()))
+}
+
+async fn no_route(uri: Uri) -> Refusal {
+    Refusal(Error::RouteNotFound { path: uri.path().to_owned() })
+}
+
+async fn no_method(method: Method, uri: Uri) -> Refusal {
+    Refusal(Error::MethodNotAllowed { method: method.to_string(), path: uri.path().to_owned() })
+}

@@ -1,0 +1,235 @@
+//! A scripted engine, a toy language and a small HTTP client over loopback.
+
+#![allow(clippy::unwrap_used, dead_code, unreachable_pub, missing_docs)]
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use lichen_generate::{Event, FinishReason, Generate, GenerateError, Request, Sink, Ticket, Usage};
+use lichen_server::{Info, Language, Model, Node, Settings};
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+/// One byte a token.
+pub struct Bytes;
+
+impl Language for Bytes {
+    fn encode(&self, text: &str, add_special: bool, _parse_special: bool) -> Vec<u32> {
+        let start = add_special.then_some(256);
+        start.into_iter().chain(text.bytes().map(u32::from)).collect()
+    }
+
+    fn decode(&self, tokens: &[u32]) -> String {
+        let bytes: Vec<u8> = tokens.iter().filter_map(|token| u8::try_from(*token).ok()).collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    fn apply_template(&self, messages: &Value, _tools: Option<&Value>, open: bool) -> Result<String, String> {
+        let mut prompt = String::new();
+        for message in messages.as_array().ok_or("no messages")? {
+            if message["role"] == "tool" {
+                return Err("tools are unknown to this template".into());
+            }
+            let (role, content) =
+                (message["role"].as_str().unwrap_or(""), message["content"].as_str().unwrap_or(""));
+            prompt.push_str(&format!("<{role}>{content}\n"));
+        }
+        if open {
+            prompt.push_str("<assistant>");
+        }
+        Ok(prompt)
+    }
+}
+
+/// What the scripted engine does with a request.
+#[derive(Debug, Clone)]
+pub enum Act {
+    Say(&'static str),
+    Sleep(Duration),
+    Finish(FinishReason),
+    Fail(GenerateError),
+    /// Works until cancelled.
+    Forever,
+    /// Goes away without a last event.
+    Vanish,
+    Panic,
+}
+
+#[derive(Default)]
+pub struct Scripted {
+    pub acts: Vec<Act>,
+    pub refusal: Option<GenerateError>,
+    pub requests: Mutex<Vec<Request>>,
+    pub submitted: AtomicUsize,
+    pub cancelled: Arc<AtomicBool>,
+}
+
+impl Scripted {
+    pub fn new(acts: impl Into<Vec<Act>>) -> Arc<Self> {
+        Arc::new(Self { acts: acts.into(), ..Self::default() })
+    }
+
+    pub fn refusing(error: GenerateError) -> Arc<Self> {
+        Arc::new(Self { refusal: Some(error), ..Self::default() })
+    }
+
+    /// Waits until the request was cancelled; false after two seconds.
+    pub async fn was_cancelled(&self) -> bool {
+        wait_for(|| self.cancelled.load(Ordering::Acquire)).await
+    }
+
+    pub async fn was_submitted(&self) -> bool {
+        wait_for(|| self.submitted.load(Ordering::Acquire) > 0).await
+    }
+}
+
+async fn wait_for(done: impl Fn() -> bool) -> bool {
+    let start = Instant::now();
+    while !done() {
+        if start.elapsed() > Duration::from_secs(2) {
+            return false;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    true
+}
+
+impl Generate for Scripted {
+    fn context_cap(&self) -> usize {
+        128
+    }
+
+    fn submit(&self, request: Request, mut sink: Sink) -> Result<Ticket, GenerateError> {
+        if let Some(error) = &self.refusal {
+            return Err(error.clone());
+        }
+        assert!(!self.acts.iter().any(|act| matches!(act, Act::Panic)), "a scripted panic");
+        let usage = Usage { prompt_tokens: request.prompt.len(), completion_tokens: 2, ..Usage::default() };
+        self.requests.lock().unwrap().push(request);
+        let (ticket, flag) = Ticket::new();
+        let (acts, cancelled) = (self.acts.clone(), self.cancelled.clone());
+        std::thread::spawn(move || {
+            sink(Event::Prefill { done: 1, total: 2 });
+            for act in acts {
+                match act {
+                    Act::Say(text) => sink(Event::Text(text.into())),
+                    Act::Sleep(time) => std::thread::sleep(time),
+                    Act::Finish(reason) => sink(Event::Finished { reason, usage }),
+                    Act::Fail(error) => sink(Event::Failed(error)),
+                    Act::Forever => {
+                        while !flag.load(Ordering::Acquire) {
+                            std::thread::sleep(Duration::from_millis(2));
+                        }
+                        cancelled.store(true, Ordering::Release);
+                    }
+                    Act::Vanish | Act::Panic => return,
+                }
+            }
+        });
+        self.submitted.fetch_add(1, Ordering::Release);
+        Ok(ticket)
+    }
+}
+
+pub struct Server {
+    pub address: SocketAddr,
+    stop: Option<tokio::sync::oneshot::Sender<()>>,
+    pub done: tokio::task::JoinHandle<std::io::Result<()>>,
+}
+
+impl Server {
+    pub async fn start(engine: &Arc<Scripted>) -> Self {
+        Self::with(engine, Settings::default(), &["org/toy"]).await
+    }
+
+    pub async fn with(engine: &Arc<Scripted>, settings: Settings, names: &[&str]) -> Self {
+        let models = names.iter().map(|name| Model::new(*name, engine.clone(), Arc::new(Bytes))).collect();
+        let info = Info { name: "test".into(), backend: "cpu".into(), ..Info::default() };
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let done =
+            tokio::spawn(lichen_server::serve(listener, Node::new(info, settings, models), async move {
+                let _ = stopped.await;
+            }));
+        Self { address, stop: Some(stop), done }
+    }
+
+    pub fn stop(&mut self) {
+        let _ = self.stop.take().unwrap().send(());
+    }
+
+    pub async fn open(&self, method: &str, path: &str, headers: &str, body: &str) -> TcpStream {
+        let mut socket = TcpStream::connect(self.address).await.unwrap();
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-length: {}\r\n{headers}\r\n",
+            body.len()
+        );
+        socket.write_all(head.as_bytes()).await.unwrap();
+        socket.write_all(body.as_bytes()).await.unwrap();
+        socket
+    }
+
+    pub async fn ask(&self, method: &str, path: &str, headers: &str, body: &str) -> Reply {
+        let mut socket = self.open(method, path, headers, body).await;
+        let mut raw = Vec::new();
+        tokio::time::timeout(Duration::from_secs(10), socket.read_to_end(&mut raw)).await.unwrap().unwrap();
+        Reply::parse(&raw)
+    }
+
+    pub async fn get(&self, path: &str) -> Reply {
+        self.ask("GET", path, "", "").await
+    }
+
+    pub async fn post(&self, path: &str, body: Value) -> Reply {
+        self.ask("POST", path, "", &body.to_string()).await
+    }
+}
+
+#[derive(Debug)]
+pub struct Reply {
+    pub status: u16,
+    pub head: String,
+    pub body: String,
+}
+
+impl Reply {
+    fn parse(raw: &[u8]) -> Self {
+        let text = String::from_utf8(raw.to_vec()).unwrap();
+        let (head, rest) = text.split_once("\r\n\r\n").unwrap();
+        let head = head.to_lowercase();
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        let chunked = head.contains("transfer-encoding: chunked");
+        Self { status, body: if chunked { unchunk(rest) } else { rest.to_owned() }, head }
+    }
+
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+    }
+
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap()
+    }
+
+    pub fn error(&self) -> Value {
+        self.json()["error"].clone()
+    }
+
+    /// Payloads of the events.
+    pub fn events(&self) -> Vec<&str> {
+        self.body.lines().filter_map(|line| line.strip_prefix("data: ")).collect()
+    }
+}
+
+fn unchunk(mut rest: &str) -> String {
+    let mut body = String::new();
+    while let Some((size, tail)) = rest.split_once("\r\n") {
+        let size = usize::from_str_radix(size, 16).unwrap();
+        body.push_str(&tail[..size]);
+        rest = tail.get(size + 2..).unwrap_or("");
+    }
+    body
+}

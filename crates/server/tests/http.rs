@@ -1,0 +1,228 @@
+//! The routes over real loopback HTTP, against a scripted engine.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{Act, Scripted, Server};
+use lichen_generate::{FinishReason, GenerateError};
+use lichen_server::Settings;
+use serde_json::{Value, json};
+
+const CHAT: &str = "/v1/chat/completions";
+const STOP: Act = Act::Finish(FinishReason::Stop);
+
+fn hello(stream: bool) -> Value {
+    json!({"model": "org/toy", "stream": stream, "messages": [{"role": "user", "content": "hi"}]})
+}
+
+#[tokio::test]
+async fn a_chat_answer_as_a_whole() {
+    let engine = Scripted::new([Act::Say("Hel"), Act::Say("lo"), STOP]);
+    let server = Server::start(&engine).await;
+    let reply = server.post(CHAT, hello(false)).await;
+    assert_eq!(reply.status, 200);
+    assert!(reply.header("x-request-id").is_some());
+    let body = reply.json();
+    assert_eq!(body["object"], "chat.completion");
+    assert_eq!(body["choices"][0]["message"]["content"], "Hello");
+    assert_eq!(body["choices"][0]["finish_reason"], "stop");
+    assert_eq!(body["usage"]["total_tokens"], 22);
+    let prompt = engine.requests.lock().unwrap()[0].prompt.clone();
+    assert_eq!(prompt, "<user>hi\n<assistant>".bytes().map(u32::from).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn a_chat_answer_as_a_stream() {
+    let engine = Scripted::new([Act::Say("a\nb"), Act::Say("c"), Act::Finish(FinishReason::Length)]);
+    let server = Server::start(&engine).await;
+    let mut body = hello(true);
+    body["stream_options"] = json!({"include_usage": true});
+    let reply = server.post(CHAT, body).await;
+    assert_eq!(reply.header("content-type"), Some("text/event-stream; charset=utf-8"));
+    assert_eq!(reply.header("cache-control"), Some("no-cache"));
+    assert_eq!(reply.header("x-accel-buffering"), Some("no"));
+    let events = reply.events();
+    assert_eq!(events.last(), Some(&"[DONE]"));
+    let chunks: Vec<Value> =
+        events[..events.len() - 1].iter().map(|e| serde_json::from_str(e).unwrap()).collect();
+    assert_eq!(chunks.len(), 5);
+    assert!(
+        chunks
+            .iter()
+            .all(|chunk| chunk["object"] == "chat.completion.chunk" && chunk["id"] == chunks[0]["id"])
+    );
+    assert_eq!(chunks[0]["choices"][0]["delta"]["role"], "assistant");
+    assert_eq!(chunks[1]["choices"][0]["delta"]["content"], "a\nb");
+    assert_eq!(chunks[1].get("usage"), Some(&Value::Null));
+    assert_eq!(chunks[3]["choices"][0]["finish_reason"], "length");
+    assert_eq!(chunks[4]["choices"], json!([]));
+    assert_eq!(chunks[4]["usage"]["completion_tokens"], 2);
+}
+
+#[tokio::test]
+async fn text_completions_in_both_modes() {
+    let engine = Scripted::new([Act::Say("x"), STOP]);
+    let server = Server::start(&engine).await;
+    let whole =
+        server.post("/v1/completions", json!({"prompt": [7, 8], "max_tokens": 3, "seed": 5})).await.json();
+    assert_eq!((&whole["object"], &whole["choices"][0]["text"]), (&json!("text_completion"), &json!("x")));
+    let streamed = server.post("/v1/completions", json!({"prompt": "a", "stream": true})).await;
+    let events = streamed.events();
+    assert_eq!(events.len(), 3);
+    assert_eq!(serde_json::from_str::<Value>(events[0]).unwrap()["choices"][0]["text"], "x");
+    let requests = engine.requests.lock().unwrap();
+    assert_eq!((&requests[0].prompt, requests[0].max_tokens), (&vec![7, 8], Some(3)));
+    assert_eq!(requests[0].sampling.seed, Some(5));
+    assert_eq!(requests[1].prompt, [256, 97]);
+}
+
+#[tokio::test]
+async fn errors_have_the_openai_shape() {
+    let engine = Scripted::new([STOP]);
+    let server = Server::start(&engine).await;
+    let cases = [
+        (server.get("/nowhere").await, 404, "not_found", Value::Null),
+        (server.get(CHAT).await, 405, "method_not_allowed", Value::Null),
+        (
+            server.post(CHAT, json!({"model": "other", "messages": [{"role": "user", "content": ""}]})).await,
+            404,
+            "model_not_found",
+            json!("model"),
+        ),
+        (server.ask("POST", CHAT, "", "{").await, 400, "invalid_request", json!("body")),
+        (
+            server.post(CHAT, json!({"messages": [{"role": "tool", "content": ""}]})).await,
+            400,
+            "invalid_request",
+            json!("messages"),
+        ),
+        (
+            server.post("/v1/completions", json!({"prompt": ["a", "b"]})).await,
+            400,
+            "invalid_request",
+            json!("prompt"),
+        ),
+        (
+            server.post(CHAT, json!({"tools": [{}], "messages": []})).await,
+            400,
+            "invalid_request",
+            json!("tools"),
+        ),
+        (server.get("/v1/models/gone").await, 404, "model_not_found", json!("model")),
+    ];
+    for (reply, status, kind, param) in cases {
+        let error = reply.error();
+        assert_eq!(
+            (reply.status, &error["type"], &error["param"]),
+            (status, &json!(kind), &param),
+            "{error}"
+        );
+        assert!(error["message"].is_string() && error["details"].is_object());
+        assert!(reply.header("x-request-id").is_some());
+    }
+    let unknown = server.get("/v1/models/gone").await.error();
+    assert_eq!(unknown["details"]["loaded"], json!(["org/toy"]));
+}
+
+#[tokio::test]
+async fn refusals_of_the_engine_come_with_their_status() {
+    let long = GenerateError::ContextOverBudget { prompt_tokens: 200, requested_tokens: 1, context_cap: 128 };
+    let full = GenerateError::QueueFull { queued: 8, limit: 8 };
+    let cases = [
+        (long, 400, "context_length_exceeded"),
+        (full, 429, "queue_full"),
+        (GenerateError::Engine("x".into()), 500, "engine_fault"),
+    ];
+    for (error, status, code) in cases {
+        let server = Server::start(&Scripted::refusing(error)).await;
+        for stream in [false, true] {
+            let reply = server.post(CHAT, hello(stream)).await;
+            assert_eq!((reply.status, &reply.error()["code"]), (status, &json!(code)));
+            assert_eq!(reply.header("retry-after").is_some(), status == 429);
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_engine_that_breaks_is_reported() {
+    for act in [Act::Fail(GenerateError::Engine("x".into())), Act::Vanish] {
+        let server = Server::start(&Scripted::new([Act::Say("a"), act])).await;
+        let whole = server.ask("POST", CHAT, "x-request-id: abc\r\n", &hello(false).to_string()).await;
+        assert_eq!((whole.status, &whole.error()["details"]["request_id"]), (500, &json!("abc")));
+        let streamed = server.post(CHAT, hello(true)).await;
+        let last: Value = serde_json::from_str(streamed.events().last().unwrap()).unwrap();
+        assert_eq!((streamed.status, &last["error"]["type"]), (200, &json!("engine_fault")));
+    }
+    let server = Server::start(&Scripted::new([Act::Panic])).await;
+    assert_eq!(server.post(CHAT, hello(true)).await.status, 500);
+    assert_eq!(server.get("/health").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_large_body_is_refused_in_json() {
+    let settings = Settings { body_limit: 1000, ..Settings::default() };
+    let server = Server::with(&Scripted::new([STOP]), settings, &["m"]).await;
+    let reply = server.post(CHAT, json!({"messages": "x".repeat(2000)})).await;
+    assert_eq!((reply.status, &reply.error()["details"]["limit_bytes"]), (413, &json!(1000)));
+    // Above the default of the HTTP library, below ours.
+    let server = Server::start(&Scripted::new([STOP])).await;
+    let mut body = hello(false);
+    body["messages"][0]["content"] = json!("x".repeat(3 << 20));
+    assert_eq!(server.post(CHAT, body).await.status, 200);
+}
+
+#[tokio::test]
+async fn the_node_describes_itself() {
+    let engine = Scripted::new([STOP]);
+    let server = Server::with(&engine, Settings::default(), &["org/a", "b"]).await;
+    assert_eq!(server.get("/").await.json()["backend"], "cpu");
+    assert_eq!(server.ask("HEAD", "/", "", "").await.status, 200);
+    let health = server.get("/health").await.json();
+    assert_eq!((&health["status"], &health["models"][1]["id"]), (&json!("ok"), &json!("b")));
+    let list = server.get("/v1/models?limit=1000").await.json();
+    assert_eq!((&list["object"], &list["data"][0]["id"]), (&json!("list"), &json!("org/a")));
+    let one = server.get("/v1/models/org/a").await.json();
+    assert_eq!(one["limit"], json!({"context": 128, "output": 128}));
+    let unnamed = server.post(CHAT, json!({"messages": [{"role": "user", "content": ""}]})).await;
+    assert_eq!((unnamed.status, &unnamed.error()["param"]), (400, &json!("model")));
+}
+
+#[tokio::test]
+async fn tokens_and_templates() {
+    let server = Server::start(&Scripted::new([STOP])).await;
+    let tokens = server.post("/tokenize", json!({"content": "ab", "add_special": true})).await.json();
+    assert_eq!(tokens["tokens"], json!([256, 97, 98]));
+    let pieces = server.post("/tokenize", json!({"content": "a", "with_pieces": true})).await.json();
+    assert_eq!(pieces["tokens"], json!([{"id": 97, "piece": "a"}]));
+    assert_eq!(server.post("/detokenize", json!({"tokens": [97, 98]})).await.json()["content"], "ab");
+    assert_eq!(server.post("/detokenize", json!({"tokens": "ab"})).await.status, 400);
+    let rendered =
+        server.post("/apply-template", json!({"messages": [{"role": "user", "content": "a"}]})).await;
+    assert_eq!(rendered.json()["prompt"], "<user>a\n<assistant>");
+}
+
+#[tokio::test]
+async fn browsers_are_let_in() {
+    let server = Server::start(&Scripted::new([STOP])).await;
+    let headers = "origin: http://a\r\naccess-control-request-headers: x-stainless-os, authorization\r\n";
+    let reply = server.ask("OPTIONS", CHAT, headers, "").await;
+    assert_eq!(reply.status, 204);
+    assert_eq!(reply.header("access-control-allow-origin"), Some("*"));
+    assert_eq!(reply.header("access-control-allow-headers"), Some("x-stainless-os, authorization"));
+    let error = server.get("/nowhere").await;
+    assert_eq!(error.header("access-control-expose-headers"), Some("x-request-id, request-id, retry-after"));
+}
+
+#[tokio::test]
+async fn defaults_apply_where_the_request_is_silent() {
+    let engine = Scripted::new([STOP]);
+    let server = Server::start(&engine).await;
+    let mut body = hello(false);
+    body["temperature"] = json!(0);
+    body["stop"] = json!(["x", "y"]);
+    server.post(CHAT, body).await;
+    let request = engine.requests.lock().unwrap()[0].clone();
+    assert_eq!((request.sampling.temperature, request.sampling.top_p), (0.0, 1.0));
+    assert_eq!(request.stop, ["x", "y"]);
+}
