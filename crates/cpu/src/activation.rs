@@ -19,6 +19,7 @@ impl Activation {
     ///
     /// # Panics
     /// If the length isn't a multiple of 32: rows of quantised weights always are.
+    #[inline(always)]
     pub fn quantise(&mut self, values: &[f32]) {
         assert!(values.len().is_multiple_of(BLOCK), "{} values are no whole blocks of {BLOCK}", values.len());
         self.quants.clear();

@@ -1,12 +1,23 @@
-//! Kernels for processors: weight formats times instruction sets, as a table.
+//! The CPU backend: weight formats times instruction sets, as a table, and an executor that runs plans with them.
 //!
 //! A *codec* ([`codec`]) says how the blocks of one format become bytes, scales and minimums; it names no
-//! instruction set. A *loop* ([`gemv`]) says what is computed; it names neither. A *row* ([`table`]) is one codec
-//! and one instruction set compiled together, and every row is tested and listed.
+//! instruction set. A *loop* (`gemv`, `panel`, `attention`) says what is computed; it names neither. A *row*
+//! ([`table`]) is compiled from them for one instruction set, and every row is tested and listed.
 
 mod activation;
+mod attention;
 pub mod codec;
+mod executor;
 mod gemv;
+mod kv;
+mod linear;
+mod math;
+mod panel;
 pub mod table;
+mod team;
 
 pub use activation::Activation;
+pub use executor::{CpuConfig, CpuError, CpuExecutor, Numerics};
+pub use kv::KvPrecision;
+pub use linear::Weight;
+pub use team::Team;

@@ -1,8 +1,12 @@
 //! Which kernels this binary has. `best` picks; the tests walk all of them.
 
 use crate::activation::Activation;
+use crate::attention::{self, HeadPages, Query, Scoring};
 use crate::codec::{Codec, Iq4Nl, Iq4Xs, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
 use crate::gemv::gemv;
+use crate::math;
+use crate::panel::{self, IntPanel};
+use lichen_op::Activation as Gate;
 #[cfg(target_arch = "x86_64")]
 use lichen_simd::{Avx2, Avx512Vnni};
 use lichen_simd::{Isa, Scalar};
@@ -16,11 +20,18 @@ pub struct Gemv {
     pub isa: &'static str,
     supported: fn() -> bool,
     run: fn(&[u8], &Activation, &mut [f32]),
+    pack: fn(&[u8], usize, &mut IntPanel),
 }
 
 impl Gemv {
     const fn new<C: Codec, I: Isa>() -> Self {
-        Self { dtype: C::DTYPE, isa: I::NAME, supported: || I::new().is_some(), run: compiled::<C, I> }
+        Self {
+            dtype: C::DTYPE,
+            isa: I::NAME,
+            supported: || I::new().is_some(),
+            run: compiled::<C, I>,
+            pack: pack::<C, I>,
+        }
     }
 
     /// Whether this processor can run it.
@@ -37,10 +48,27 @@ impl Gemv {
         assert_eq!(weights.len() as u64, row_bytes * out.len() as u64, "weights must be whole rows");
         (self.run)(weights, x, out);
     }
+
+    /// Interleaves rows of `row_bytes` bytes into `panel`.
+    pub(crate) fn pack(&self, rows: &[u8], row_bytes: usize, panel: &mut IntPanel) {
+        (self.pack)(rows, row_bytes, panel);
+    }
+}
+
+fn pack<C: Codec, I: Isa>(rows: &[u8], row_bytes: usize, panel: &mut IntPanel) {
+    let isa = supported::<I>();
+    isa.run(
+        #[inline(always)]
+        || panel::pack::<C, I>(isa, rows, row_bytes, panel),
+    );
+}
+
+fn supported<I: Isa>() -> I {
+    I::new().expect("a row is chosen only where it is supported")
 }
 
 fn compiled<C: Codec, I: Isa>(weights: &[u8], x: &Activation, out: &mut [f32]) {
-    let isa = I::new().expect("a row is chosen only where it is supported");
+    let isa = supported::<I>();
     isa.run(
         #[inline(always)]
         || gemv::<C, I>(isa, weights, x, out),
@@ -61,6 +89,98 @@ macro_rules! rows {
 
 /// Every row, best first within a format.
 pub static GEMV: &[Gemv] = rows![Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Iq4Nl, Q2K, Q3K, Q4K, Q5K, Q6K, Iq4Xs];
+
+/// What doesn't depend on the format of the weights, for one instruction set.
+pub(crate) struct Kernels {
+    pub(crate) isa: &'static str,
+    supported: fn() -> bool,
+    /// Rows of a panel.
+    pub(crate) panel_rows: usize,
+    /// `out[vector][row]` from a panel of quantised weights.
+    pub(crate) multiply_ints: fn(&IntPanel, &[Activation], &mut [f32]),
+    /// `out[vector][row]` from a panel of floats `[value][row]` and vectors of the given width.
+    pub(crate) multiply_floats: fn(&[f32], &[f32], usize, &mut [f32]),
+    /// See [`attention::attend`].
+    pub(crate) attend: fn(&[Query<'_>], HeadPages<'_>, Scoring, &mut [f32]),
+    /// `out = act(out) * up`.
+    pub(crate) gate: fn(Gate, &mut [f32], &[f32]),
+    /// Root mean square norm of one row, in place.
+    pub(crate) rms_norm: fn(&mut [f32], &[f32], f32),
+    /// Quantises a vector.
+    pub(crate) quantise: fn(&mut Activation, &[f32]),
+}
+
+impl Kernels {
+    const fn new<I: Isa>() -> Self {
+        Self {
+            isa: I::NAME,
+            supported: || I::new().is_some(),
+            panel_rows: I::PANEL_ROWS,
+            multiply_ints: |panel, x, out| {
+                let isa = supported::<I>();
+                isa.run(
+                    #[inline(always)]
+                    || panel::multiply_ints(isa, panel, x, out),
+                );
+            },
+            multiply_floats: |panel, x, width, out| {
+                let isa = supported::<I>();
+                isa.run(
+                    #[inline(always)]
+                    || panel::multiply_floats(isa, panel, x, width, out),
+                );
+            },
+            attend: |queries, kv, scoring, out| {
+                let isa = supported::<I>();
+                isa.run(
+                    #[inline(always)]
+                    || attention::attend(isa, queries, kv, scoring, out),
+                );
+            },
+            gate: |act, out, up| {
+                supported::<I>().run(
+                    #[inline(always)]
+                    || math::gate(act, out, up),
+                );
+            },
+            rms_norm: |x, weight, eps| {
+                supported::<I>().run(
+                    #[inline(always)]
+                    || math::rms_norm(x, weight, eps),
+                );
+            },
+            quantise: |activation, values| {
+                supported::<I>().run(
+                    #[inline(always)]
+                    || activation.quantise(values),
+                );
+            },
+        }
+    }
+}
+
+static KERNELS: &[Kernels] = &[
+    #[cfg(target_arch = "x86_64")]
+    Kernels::new::<Avx512Vnni>(),
+    #[cfg(target_arch = "x86_64")]
+    Kernels::new::<Avx2>(),
+    Kernels::new::<Scalar>(),
+];
+
+/// The names of the instruction sets that this processor can run, best first.
+pub fn instruction_sets() -> impl Iterator<Item = &'static str> {
+    KERNELS.iter().filter(|kernels| (kernels.supported)()).map(|kernels| kernels.isa)
+}
+
+/// The kernels of an instruction set, if this processor can run them.
+pub(crate) fn kernels(isa: &str) -> Option<&'static Kernels> {
+    KERNELS.iter().find(|kernels| kernels.isa == isa && (kernels.supported)())
+}
+
+/// The row of a format on an instruction set; `None` for types that aren't quantised.
+pub(crate) fn row(dtype: DType, isa: &str) -> Option<&'static Gemv> {
+    GEMV.iter().find(|row| row.dtype == dtype && row.isa == isa)
+}
 
 /// The fastest row for `dtype` that this processor can run; `None` for types that aren't quantised.
 pub fn best(dtype: DType) -> Option<&'static Gemv> {

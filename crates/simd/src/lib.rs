@@ -32,8 +32,39 @@ pub trait Isa: Copy + 'static {
     /// Runs `f` compiled for these instructions.
     fn run<R>(self, f: impl FnOnce() -> R) -> R;
 
+    /// Rows of weights that a panel interleaves: one lane each.
+    const PANEL_ROWS: usize;
+    /// Whether [`Isa::quad_dot`] takes the whole range of unsigned bytes, so that panels need no signed form.
+    const WIDE_UNSIGNED: bool;
+    /// [`Isa::PANEL_ROWS`] `f32`.
+    type Lanes: Copy;
+    /// [`Isa::PANEL_ROWS`] `i32`.
+    type LaneInts: Copy;
+
+    /// The same number in each lane.
+    fn lanes_splat(self, value: f32) -> Self::Lanes;
+    /// Loads the first [`Isa::PANEL_ROWS`] floats.
+    fn lanes_load(self, values: &[f32]) -> Self::Lanes;
+    /// Stores into the first [`Isa::PANEL_ROWS`] floats.
+    fn lanes_store(self, lanes: Self::Lanes, out: &mut [f32]);
+    /// `sum + a * b`, rounded once.
+    fn lanes_multiply_add(self, sum: Self::Lanes, a: Self::Lanes, b: Self::Lanes) -> Self::Lanes;
+    /// `a * b`.
+    fn lanes_multiply(self, a: Self::Lanes, b: Self::Lanes) -> Self::Lanes;
+    /// The integers as floats.
+    fn lanes_from_ints(self, ints: Self::LaneInts) -> Self::Lanes;
+    /// Zero in each lane.
+    fn lane_ints_zero(self) -> Self::LaneInts;
+    /// Adds to lane `r` the products of `quads[4r..4r+4]`, unsigned, with the four signed bytes of `other`.
+    /// Unsigned bytes must be at most 127 unless [`Isa::WIDE_UNSIGNED`].
+    fn quad_dot(self, sum: Self::LaneInts, quads: &[u8], other: &[u8; 4]) -> Self::LaneInts;
+    /// As [`Isa::quad_dot`] with signed `quads`; `other` must not hold -128.
+    fn quad_dot_signed(self, sum: Self::LaneInts, quads: &[u8], other: &[u8; 4]) -> Self::LaneInts;
+
     /// Loads 32 bytes.
     fn load(self, bytes: &[u8; 32]) -> Self::Bytes;
+    /// The 32 bytes.
+    fn store(self, bytes: Self::Bytes) -> [u8; 32];
     /// The low four bits of 16 bytes, then their high four bits.
     fn nibbles(self, bytes: &[u8; 16]) -> Self::Bytes;
     /// Each byte shifted right by `count` (0..8), then masked.
@@ -62,6 +93,10 @@ pub trait Isa: Copy + 'static {
     fn multiply_add(self, sum: Self::Floats, a: Self::Floats, b: Self::Floats) -> Self::Floats;
     /// Loads 8 floats.
     fn load_floats(self, values: &[f32; 8]) -> Self::Floats;
+    /// Loads 8 half-precision numbers.
+    fn load_halves(self, values: &[u16; 8]) -> Self::Floats;
+    /// Stores 8 floats.
+    fn store_floats(self, floats: Self::Floats, out: &mut [f32; 8]);
     /// The sum of the lanes, always as `((0+4)+(2+6)) + ((1+5)+(3+7))`.
     fn sum(self, values: Self::Floats) -> f32;
     /// Asks for the cache line `offset` bytes after `bytes`; never faults.

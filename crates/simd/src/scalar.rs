@@ -22,9 +22,67 @@ impl Isa for Scalar {
         f()
     }
 
+    const PANEL_ROWS: usize = 8;
+    const WIDE_UNSIGNED: bool = true;
+    type Lanes = [f32; 8];
+    type LaneInts = [i32; 8];
+
+    #[inline(always)]
+    fn lanes_splat(self, value: f32) -> [f32; 8] {
+        [value; 8]
+    }
+
+    #[inline(always)]
+    fn lanes_load(self, values: &[f32]) -> [f32; 8] {
+        from_fn(|lane| values[lane])
+    }
+
+    #[inline(always)]
+    fn lanes_store(self, lanes: [f32; 8], out: &mut [f32]) {
+        out[..8].copy_from_slice(&lanes);
+    }
+
+    #[inline(always)]
+    fn lanes_multiply_add(self, sum: [f32; 8], a: [f32; 8], b: [f32; 8]) -> [f32; 8] {
+        from_fn(|lane| a[lane].mul_add(b[lane], sum[lane]))
+    }
+
+    #[inline(always)]
+    fn lanes_multiply(self, a: [f32; 8], b: [f32; 8]) -> [f32; 8] {
+        from_fn(|lane| a[lane] * b[lane])
+    }
+
+    #[inline(always)]
+    fn lanes_from_ints(self, ints: [i32; 8]) -> [f32; 8] {
+        ints.map(|int| int as f32)
+    }
+
+    #[inline(always)]
+    fn lane_ints_zero(self) -> [i32; 8] {
+        [0; 8]
+    }
+
+    #[inline(always)]
+    fn quad_dot(self, sum: [i32; 8], quads: &[u8], other: &[u8; 4]) -> [i32; 8] {
+        let product = |lane: usize, i: usize| i32::from(quads[4 * lane + i]) * i32::from(other[i] as i8);
+        from_fn(|lane| sum[lane] + (0..4).map(|i| product(lane, i)).sum::<i32>())
+    }
+
+    #[inline(always)]
+    fn quad_dot_signed(self, sum: [i32; 8], quads: &[u8], other: &[u8; 4]) -> [i32; 8] {
+        let product =
+            |lane: usize, i: usize| i32::from(quads[4 * lane + i] as i8) * i32::from(other[i] as i8);
+        from_fn(|lane| sum[lane] + (0..4).map(|i| product(lane, i)).sum::<i32>())
+    }
+
     #[inline(always)]
     fn load(self, bytes: &[u8; 32]) -> [u8; 32] {
         *bytes
+    }
+
+    #[inline(always)]
+    fn store(self, bytes: [u8; 32]) -> [u8; 32] {
+        bytes
     }
 
     #[inline(always)]
@@ -92,6 +150,16 @@ impl Isa for Scalar {
     #[inline(always)]
     fn load_floats(self, values: &[f32; 8]) -> [f32; 8] {
         *values
+    }
+
+    #[inline(always)]
+    fn load_halves(self, values: &[u16; 8]) -> [f32; 8] {
+        values.map(|bits| half::f16::from_bits(bits).to_f32())
+    }
+
+    #[inline(always)]
+    fn store_floats(self, floats: [f32; 8], out: &mut [f32; 8]) {
+        *out = floats;
     }
 
     #[inline(always)]

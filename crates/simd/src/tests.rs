@@ -95,3 +95,61 @@ fn avx2_equals_scalar() {
 fn avx512_vnni_equals_scalar() {
     equals_scalar::<crate::Avx512Vnni>();
 }
+
+/// What panel operations give for each row of random quads.
+fn observe_panel<I: Isa>(isa: I, seed: u64) -> (Vec<i64>, Vec<i64>) {
+    let mut random = Bytes(seed);
+    let quads: Vec<u8> = (0..4 * I::PANEL_ROWS).map(|_| random.next()).collect();
+    let unsigned: Vec<u8> =
+        if I::WIDE_UNSIGNED { quads.clone() } else { quads.iter().map(|q| q & 127).collect() };
+    let other: [u8; 4] = random.array(|byte| if byte == 128 { 127 } else { byte });
+    let product = |quad: i64, i: usize| quad * i64::from(other[i % 4] as i8);
+    let expected = |quads: &[u8], signed: bool| -> Vec<i64> {
+        let value = |byte: u8| if signed { i64::from(byte as i8) } else { i64::from(byte) };
+        quads.chunks(4).map(|quad| (0..4).map(|i| 3 * product(value(quad[i]), i)).sum()).collect()
+    };
+    let mut got = vec![0.0; I::PANEL_ROWS];
+    let mut seen = Vec::new();
+    let mut wanted = Vec::new();
+    for signed in [false, true] {
+        isa.run(
+            #[inline(always)]
+            || {
+                let mut sum = isa.lane_ints_zero();
+                for _ in 0..3 {
+                    sum = if signed {
+                        isa.quad_dot_signed(sum, &quads, &other)
+                    } else {
+                        isa.quad_dot(sum, &unsigned, &other)
+                    };
+                }
+                let floats = isa.lanes_from_ints(sum);
+                let one = isa.lanes_multiply(isa.lanes_splat(0.5), isa.lanes_splat(2.0));
+                let copied = isa.lanes_multiply_add(isa.lanes_splat(0.0), floats, one);
+                isa.lanes_store(copied, &mut got);
+                let loaded = isa.lanes_load(&got);
+                isa.lanes_store(loaded, &mut got);
+            },
+        );
+        seen.extend(got.iter().map(|value| *value as i64));
+        wanted.extend(expected(if signed { &quads } else { &unsigned }, signed));
+    }
+    (seen, wanted)
+}
+
+fn panels_are_sums_of_products<I: Isa>() {
+    let Some(isa) = I::new() else { return };
+    for seed in 1..200 {
+        let (seen, wanted) = observe_panel(isa, seed);
+        assert_eq!(seen, wanted, "{} with seed {seed}", I::NAME);
+    }
+}
+
+#[test]
+fn panel_products_are_exact() {
+    panels_are_sums_of_products::<Scalar>();
+    #[cfg(target_arch = "x86_64")]
+    panels_are_sums_of_products::<crate::Avx2>();
+    #[cfg(target_arch = "x86_64")]
+    panels_are_sums_of_products::<crate::Avx512Vnni>();
+}

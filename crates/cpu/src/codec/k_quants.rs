@@ -38,6 +38,7 @@ fn six_bit_centred(packed: &[u8; 12], i: usize) -> f32 {
 
 impl Codec for Q2K {
     const DTYPE: DType = DType::Q2K;
+    const PER_HALF: bool = true;
 
     #[inline(always)]
     fn unpack<I: Isa>(isa: I, block: &[u8], mut each: impl FnMut(Sub<I>)) {
@@ -56,6 +57,7 @@ impl Codec for Q2K {
 
 impl Codec for Q3K {
     const DTYPE: DType = DType::Q3K;
+    const PER_HALF: bool = true;
 
     #[inline(always)]
     fn unpack<I: Isa>(isa: I, block: &[u8], mut each: impl FnMut(Sub<I>)) {
@@ -105,6 +107,7 @@ impl Codec for Q5K {
 
 impl Codec for Q6K {
     const DTYPE: DType = DType::Q6K;
+    const PER_HALF: bool = true;
 
     #[inline(always)]
     fn unpack<I: Isa>(isa: I, block: &[u8], mut each: impl FnMut(Sub<I>)) {

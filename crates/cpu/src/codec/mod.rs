@@ -41,6 +41,8 @@ pub trait Codec: 'static {
     const SIGNED: bool = false;
     /// Whether minimums are ever other than zero.
     const HAS_MINIMUM: bool = true;
+    /// Whether the two halves of a [`Sub`] have scales of their own.
+    const PER_HALF: bool = false;
 
     /// Calls `each` with the groups of 32 weights of `block`, in order.
     fn unpack<I: Isa>(isa: I, block: &[u8], each: impl FnMut(Sub<I>));

@@ -1,0 +1,431 @@
+//! Runs a plan on a ragged batch with the kernels of the table.
+
+#![expect(unsafe_code, reason = "attention tasks write disjoint parts of one buffer")]
+
+use crate::activation::{Activation, BLOCK};
+use crate::attention::{HeadPages, Query, ROWS, Scoring};
+use crate::kv::{Kv, KvPrecision};
+use crate::linear::{Input, Matrix, Multiplier, Scratch, Weight};
+use crate::math;
+use crate::table::{self, Kernels};
+use crate::team::{Parts, Team};
+use lichen_backend::{Executor, ExecutorError};
+use lichen_op::{Batch, BufferId, Op, Plan, Projection, Rows, WeightId};
+use std::sync::{Arc, Mutex};
+
+/// How numbers are computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Numerics {
+    /// Activations in 8 bits against the weights' own blocks, KV in half precision.
+    Fast,
+    /// Weights decoded, everything in single precision: slow, for comparison.
+    Float32,
+}
+
+/// How the backend runs.
+#[derive(Debug, Clone)]
+pub struct CpuConfig {
+    /// Threads that compute.
+    pub threads: usize,
+    /// How numbers are computed.
+    pub numerics: Numerics,
+    /// Sum in the same order whatever else is in the batch, so that results are equal to the bit.
+    pub deterministic: bool,
+    /// An instruction set by name; `None` takes the best.
+    pub isa: Option<&'static str>,
+}
+
+impl Default for CpuConfig {
+    fn default() -> Self {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        Self { threads, numerics: Numerics::Fast, deterministic: false, isa: None }
+    }
+}
+
+/// Why a model can't run here.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CpuError {
+    /// The plan is inconsistent.
+    #[error(transparent)]
+    Plan(#[from] lichen_op::PlanError),
+    /// A weight is missing or has another size than the plan says.
+    #[error("weight {name} has {got} bytes of type {dtype}, its shape needs {needed}")]
+    Weight {
+        /// Its name.
+        name: String,
+        /// Its type.
+        dtype: lichen_tensor::DType,
+        /// Bytes given.
+        got: usize,
+        /// Bytes needed, or that its rows are no whole blocks.
+        needed: String,
+    },
+    /// The plan needs other weights.
+    #[error("the plan has {needed} weights and {got} were given")]
+    Count {
+        /// Of the plan.
+        needed: usize,
+        /// Given.
+        got: usize,
+    },
+    /// An unknown or missing instruction set.
+    #[error("this processor can't run {0}; `lichen kernels` lists what it can")]
+    Isa(String),
+    /// The system gives no thread.
+    #[error("can't start compute threads: {0}; give fewer with --threads")]
+    Threads(#[from] std::io::Error),
+}
+
+/// A plan, its weights where the file has them, and the KV of its sequences.
+pub struct CpuExecutor {
+    plan: Plan,
+    weights: Vec<Weight>,
+    kv: Kv,
+    team: Arc<Team>,
+    kernels: &'static Kernels,
+    config: CpuConfig,
+    scratch: Vec<Mutex<Scratch>>,
+    buffers: Vec<Vec<f32>>,
+    quantised: Vec<Activation>,
+    ropes: Vec<Vec<f32>>,
+}
+
+impl CpuExecutor {
+    /// Binds weights, in the order of `plan.weights`, to a plan.
+    ///
+    /// # Errors
+    /// If plan and weights don't fit, or threads or instructions are missing.
+    pub fn new(plan: Plan, weights: Vec<Weight>, config: CpuConfig) -> Result<Self, CpuError> {
+        plan.validate()?;
+        if weights.len() != plan.weights.len() {
+            return Err(CpuError::Count { needed: plan.weights.len(), got: weights.len() });
+        }
+        for (decl, weight) in plan.weights.iter().zip(&weights) {
+            let row = weight.dtype.bytes_for(decl.row_len() as u64);
+            let needed = row.and_then(|row| row.checked_mul(decl.rows() as u64));
+            if needed != Some(weight.bytes.len() as u64) {
+                let needed = needed.map_or("rows of whole blocks".to_owned(), |needed| needed.to_string());
+                let (name, got) = (decl.name.clone(), weight.bytes.len());
+                return Err(CpuError::Weight { name, dtype: weight.dtype, got, needed });
+            }
+        }
+        let best = table::instruction_sets().next().expect("the scalar set runs everywhere");
+        let isa = config.isa.unwrap_or(best);
+        let kernels = table::kernels(isa).ok_or_else(|| CpuError::Isa(isa.to_owned()))?;
+        let team = Team::of(config.threads)?;
+        let precision = match config.numerics {
+            Numerics::Fast => KvPrecision::F16,
+            Numerics::Float32 => KvPrecision::F32,
+        };
+        Ok(Self {
+            kv: Kv::new(&plan.kv, precision),
+            scratch: (0..team.threads()).map(|_| Mutex::default()).collect(),
+            buffers: vec![Vec::new(); plan.buffers.len()],
+            ropes: vec![Vec::new(); plan.ropes.len()],
+            quantised: Vec::new(),
+            plan,
+            weights,
+            team,
+            kernels,
+            config,
+        })
+    }
+
+    /// The instruction set in use.
+    pub fn isa(&self) -> &'static str {
+        self.kernels.isa
+    }
+
+    fn prepare(&mut self, batch: &Batch) -> Result<(), ExecutorError> {
+        batch.validate(self.plan.vocab).map_err(|error| ExecutorError(error.to_string()))?;
+        for span in &batch.sequences {
+            let stored = self.kv.len(span.sequence);
+            if span.past > stored {
+                let text =
+                    format!("sequence {} has {stored} tokens and goes on at {}", span.sequence, span.past);
+                return Err(ExecutorError(text));
+            }
+        }
+        for span in &batch.sequences {
+            self.kv.reserve(span.sequence, span.past, span.len);
+        }
+        for (buffer, decl) in self.buffers.iter_mut().zip(&self.plan.buffers) {
+            let rows = if decl.rows == Rows::Tokens { batch.tokens.len() } else { batch.outputs.len() };
+            buffer.resize(rows * decl.width, 0.0);
+        }
+        for (table, rope) in self.ropes.iter_mut().zip(&self.plan.ropes) {
+            math::rope_table(rope, &batch.positions, table);
+        }
+        Ok(())
+    }
+
+    fn vector(&self, weight: WeightId) -> Vec<f32> {
+        let mut values = vec![0.0; self.plan.weights[weight.0].row_len()];
+        self.weights[weight.0].decode_row(0, &mut values);
+        values
+    }
+
+    fn width(&self, buffer: BufferId) -> usize {
+        self.plan.buffers[buffer.0].width
+    }
+
+    fn take(&mut self, buffer: BufferId) -> Vec<f32> {
+        std::mem::take(&mut self.buffers[buffer.0])
+    }
+
+    fn step(&mut self, op: &Op, batch: &Batch) {
+        match op {
+            Op::Embed { table, scale, out } => self.embed(*table, *scale, *out, batch),
+            Op::RmsNorm { x, weight, eps, out } => self.norm(*x, *weight, *eps, *out),
+            Op::Linear { input, projections } => self.linear(*input, projections),
+            Op::RopeAppend { q, k, v, q_norm, k_norm, eps, rope, layer } => {
+                let width = self.kv.place(*layer).head_dim;
+                self.rotate(*q, *q_norm, *eps, *rope, width);
+                self.rotate(*k, *k_norm, *eps, *rope, width);
+                self.append(*k, *v, *layer, batch);
+            }
+            Op::Attention { q, layer, scale, window, softcap, out } => {
+                let scoring = Scoring { scale: *scale, softcap: *softcap };
+                self.attention(*q, *layer, scoring, *window, *out, batch);
+            }
+            Op::GatedActivation { gate, up, act, out } => self.gate(*gate, *up, *act, *out),
+            Op::Add { x, y, out } => self.add(*x, *y, *out),
+            Op::SelectOutputs { x, out } => {
+                let width = self.width(*x);
+                let mut rows = self.take(*out);
+                for (row, &output) in rows.chunks_exact_mut(width).zip(&batch.outputs) {
+                    row.copy_from_slice(&self.buffers[x.0][output * width..][..width]);
+                }
+                self.buffers[out.0] = rows;
+            }
+            Op::Logits { x, weight, out } => {
+                let whole =
+                    Projection { weight: *weight, row_range: 0..self.plan.vocab, bias: None, out: *out };
+                self.linear(*x, std::slice::from_ref(&whole));
+            }
+        }
+    }
+
+    fn embed(&mut self, table: WeightId, scale: f32, out: BufferId, batch: &Batch) {
+        let width = self.width(out);
+        let mut rows = self.take(out);
+        for (row, &token) in rows.chunks_exact_mut(width).zip(&batch.tokens) {
+            self.weights[table.0].decode_row(token as usize, row);
+            row.iter_mut().for_each(|value| *value *= scale);
+        }
+        self.buffers[out.0] = rows;
+    }
+
+    fn norm(&mut self, x: BufferId, weight: WeightId, eps: f32, out: BufferId) {
+        let weight = self.vector(weight);
+        let mut rows = self.take(out);
+        if x != out {
+            rows.copy_from_slice(&self.buffers[x.0]);
+        }
+        let norm = self.kernels.rms_norm;
+        self.team.rows(&mut rows, weight.len(), |_, row| norm(row, &weight, eps));
+        self.buffers[out.0] = rows;
+    }
+
+    fn linear(&mut self, input: BufferId, projections: &[Projection]) {
+        let width = self.width(input);
+        let rows = self.take(input);
+        let mut outs: Vec<Vec<f32>> = projections.iter().map(|p| self.take(p.out)).collect();
+        let biases: Vec<Option<Vec<f32>>> = projections
+            .iter()
+            .map(|p| p.bias.map(|bias| self.vector(bias)[p.row_range.clone()].to_vec()))
+            .collect();
+        let mut quantised = std::mem::take(&mut self.quantised);
+        let multiplier = Multiplier {
+            team: &self.team,
+            kernels: self.kernels,
+            scratch: &self.scratch,
+            exact: self.config.numerics == Numerics::Float32,
+            deterministic: self.config.deterministic,
+        };
+        quantised.resize_with(rows.len() / width, Activation::default);
+        if projections.iter().any(|p| multiplier.row(&self.weights[p.weight.0]).is_some()) {
+            self.quantise(&rows, width, &mut quantised);
+        }
+        let matrices = projections.iter().zip(&mut outs).zip(biases);
+        let mut matrices: Vec<Matrix<'_>> = matrices
+            .map(|((p, out), bias)| Matrix {
+                weight: &self.weights[p.weight.0],
+                range: p.row_range.clone(),
+                bias,
+                out,
+            })
+            .collect();
+        multiplier.run(&Input { rows: &rows, width, quantised: &quantised }, &mut matrices);
+        self.quantised = quantised;
+        self.buffers[input.0] = rows;
+        for (p, out) in projections.iter().zip(outs) {
+            self.buffers[p.out.0] = out;
+        }
+    }
+
+    fn quantise(&self, rows: &[f32], width: usize, quantised: &mut [Activation]) {
+        debug_assert!(width.is_multiple_of(BLOCK), "quantised rows are whole blocks");
+        let quantise = self.kernels.quantise;
+        let slots: Vec<Mutex<&mut Activation>> = quantised.iter_mut().map(Mutex::new).collect();
+        self.team.run(slots.len(), |row, _| {
+            let mut slot = slots[row].lock().expect("each slot is locked once");
+            quantise(&mut slot, &rows[row * width..][..width]);
+        });
+    }
+
+    fn rotate(&mut self, buffer: BufferId, norm: Option<WeightId>, eps: f32, rope: usize, head_dim: usize) {
+        let norm = norm.map(|norm| self.vector(norm));
+        let width = self.width(buffer);
+        let mut rows = self.take(buffer);
+        let (rope, table, rms_norm) = (&self.plan.ropes[rope], &self.ropes[rope], self.kernels.rms_norm);
+        let row_len = 2 * rope.inverse_frequencies.len();
+        self.team.rows(&mut rows, width, |row, values| {
+            let table = &table[row * row_len..][..row_len];
+            for head in values.chunks_exact_mut(head_dim) {
+                if let Some(norm) = &norm {
+                    rms_norm(head, norm, eps);
+                }
+                math::rotate(rope, head, table);
+            }
+        });
+        self.buffers[buffer.0] = rows;
+    }
+
+    fn append(&mut self, k: BufferId, v: BufferId, layer: usize, batch: &Batch) {
+        let width = self.width(k);
+        for span in &batch.sequences {
+            for i in 0..span.len {
+                let at = (span.first + i) * width;
+                let keys = &self.buffers[k.0][at..at + width];
+                let values = &self.buffers[v.0][at..at + width];
+                self.kv.store(span.sequence, span.past + i, layer, keys, values);
+            }
+        }
+    }
+
+    fn attention(
+        &mut self,
+        q: BufferId,
+        layer: usize,
+        scoring: Scoring,
+        window: Option<u32>,
+        out: BufferId,
+        batch: &Batch,
+    ) {
+        let (width, place) = (self.width(q), self.kv.place(layer));
+        let group = width / place.head_dim / place.kv_heads;
+        let mut result = self.take(out);
+        let rows = &self.buffers[q.0];
+        let tasks = attention_tasks(batch, place.kv_heads, group);
+        let parts = Parts::new(&mut result);
+        let (kv, attend) = (&self.kv, self.kernels.attend);
+        self.team.run(tasks.len(), |task, _| {
+            let AttentionTask { span, kv_head, queries } = &tasks[task];
+            let span = &batch.sequences[*span];
+            let pages = HeadPages { pages: kv.pages(span.sequence), place, head: *kv_head };
+            let place_of = |query: usize| {
+                let (token, head) = (query / group, kv_head * group + query % group);
+                (span.past + token, (span.first + token) * width + head * place.head_dim)
+            };
+            let mut sums = vec![0.0; ROWS * place.stride];
+            for start in queries.clone().step_by(ROWS) {
+                let chosen = start..queries.end.min(start + ROWS);
+                let places = chosen.map(place_of).collect::<Vec<_>>();
+                let query = |&(index, at): &(usize, usize)| {
+                    let from = window.map_or(0, |window| (index + 1).saturating_sub(window as usize));
+                    Query { values: &rows[at..at + place.head_dim], from, to: index + 1 }
+                };
+                let queries: Vec<Query<'_>> = places.iter().map(query).collect();
+                attend(&queries, pages, scoring, &mut sums);
+                for ((_, at), sums) in places.iter().zip(sums.chunks_exact(place.stride)) {
+                    // SAFETY: each query head of each token belongs to one task.
+                    let out = unsafe { parts.slice(*at, place.head_dim) };
+                    out.copy_from_slice(&sums[..place.head_dim]);
+                }
+            }
+        });
+        self.buffers[out.0] = result;
+    }
+
+    fn gate(&mut self, gate: BufferId, up: BufferId, act: lichen_op::Activation, out: BufferId) {
+        let width = self.width(out);
+        let mut rows = self.take(out);
+        let kernel = self.kernels.gate;
+        if out == up {
+            // The op's operands aren't symmetric: keep `up` while `out` takes the place of `gate`.
+            let up = rows.clone();
+            rows.copy_from_slice(&self.buffers[gate.0]);
+            self.team.rows(&mut rows, width, |row, out| kernel(act, out, &up[row * width..][..width]));
+        } else {
+            if gate != out {
+                rows.copy_from_slice(&self.buffers[gate.0]);
+            }
+            let up = &self.buffers[up.0];
+            self.team.rows(&mut rows, width, |row, out| kernel(act, out, &up[row * width..][..width]));
+        }
+        self.buffers[out.0] = rows;
+    }
+
+    fn add(&mut self, x: BufferId, y: BufferId, out: BufferId) {
+        let (x, y) = if y == out { (y, x) } else { (x, y) };
+        let mut rows = self.take(out);
+        if x != out {
+            rows.copy_from_slice(&self.buffers[x.0]);
+        }
+        if y == out {
+            rows.iter_mut().for_each(|value| *value += *value);
+        } else {
+            rows.iter_mut().zip(&self.buffers[y.0]).for_each(|(x, y)| *x += y);
+        }
+        self.buffers[out.0] = rows;
+    }
+}
+
+/// Query heads of some tokens that share a KV head: `queries` counts `token * group + head`.
+struct AttentionTask {
+    span: usize,
+    kv_head: usize,
+    queries: std::ops::Range<usize>,
+}
+
+fn attention_tasks(batch: &Batch, kv_heads: usize, group: usize) -> Vec<AttentionTask> {
+    /// Query heads of one task: enough to be worth handing out, few enough to balance a causal triangle.
+    const QUERIES: usize = 8 * ROWS;
+    let mut tasks = Vec::new();
+    for (span, rows) in batch.sequences.iter().enumerate() {
+        for kv_head in 0..kv_heads {
+            let queries = rows.len * group;
+            let starts = (0..queries).step_by(QUERIES);
+            let task =
+                |start: usize| AttentionTask { span, kv_head, queries: start..queries.min(start + QUERIES) };
+            tasks.extend(starts.map(task));
+        }
+    }
+    tasks
+}
+
+impl Executor for CpuExecutor {
+    fn vocab(&self) -> usize {
+        self.plan.vocab
+    }
+
+    fn run(&mut self, batch: &Batch) -> Result<Vec<f32>, ExecutorError> {
+        self.prepare(batch)?;
+        let steps = std::mem::take(&mut self.plan.steps);
+        for op in &steps {
+            self.step(op, batch);
+        }
+        let logits = match steps.last() {
+            Some(Op::Logits { out, .. }) => self.take(*out),
+            _ => Vec::new(),
+        };
+        self.plan.steps = steps;
+        Ok(logits)
+    }
+
+    fn drop_sequence(&mut self, sequence: u64) {
+        self.kv.drop_sequence(sequence);
+    }
+}

@@ -1,0 +1,133 @@
+//! Keys and values in pages of 64 tokens.
+//!
+//! A page holds all layers of its tokens. Within a layer and a head, keys lie `[dimension][token]` and values
+//! `[token][dimension]`, dimensions padded to a multiple of 8, so that attention reads both along its vectors.
+
+use half::f16;
+use lichen_op::KvLayout;
+use std::collections::HashMap;
+
+/// Tokens of a page.
+pub(crate) const PAGE_TOKENS: usize = 64;
+
+/// How the numbers of a page are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KvPrecision {
+    /// Half precision.
+    F16,
+    /// Single precision.
+    F32,
+}
+
+/// The numbers of one page; its precision is its own.
+#[derive(Debug, Clone)]
+pub(crate) enum Page {
+    F16(Box<[u16]>),
+    F32(Box<[f32]>),
+}
+
+/// Where one layer lies in a page.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LayerPlace {
+    offset: usize,
+    pub(crate) kv_heads: usize,
+    pub(crate) head_dim: usize,
+    /// `head_dim`, padded.
+    pub(crate) stride: usize,
+}
+
+impl LayerPlace {
+    /// Where the keys of a head begin.
+    pub(crate) fn keys(&self, head: usize) -> usize {
+        self.offset + head * 2 * self.stride * PAGE_TOKENS
+    }
+
+    /// Where the values of a head begin.
+    pub(crate) fn values(&self, head: usize) -> usize {
+        self.keys(head) + self.stride * PAGE_TOKENS
+    }
+}
+
+/// The pages of one sequence.
+#[derive(Debug, Default)]
+pub(crate) struct SequenceKv {
+    pub(crate) pages: Vec<Page>,
+    len: usize,
+}
+
+/// The pages of all sequences of a model.
+#[derive(Debug)]
+pub(crate) struct Kv {
+    places: Vec<LayerPlace>,
+    page_numbers: usize,
+    precision: KvPrecision,
+    sequences: HashMap<u64, SequenceKv>,
+}
+
+impl Kv {
+    pub(crate) fn new(layout: &KvLayout, precision: KvPrecision) -> Self {
+        let mut offset = 0;
+        let mut place = |layer: &lichen_op::KvLayer| {
+            let stride = layer.head_dim.next_multiple_of(8);
+            let place = LayerPlace { offset, kv_heads: layer.kv_heads, head_dim: layer.head_dim, stride };
+            offset += layer.kv_heads * 2 * stride * PAGE_TOKENS;
+            place
+        };
+        let places = layout.layers.iter().map(&mut place).collect();
+        Self { places, page_numbers: offset, precision, sequences: HashMap::new() }
+    }
+
+    pub(crate) fn place(&self, layer: usize) -> LayerPlace {
+        self.places[layer]
+    }
+
+    /// Tokens stored of a sequence.
+    pub(crate) fn len(&self, sequence: u64) -> usize {
+        self.sequences.get(&sequence).map_or(0, |kv| kv.len)
+    }
+
+    /// Makes room for tokens `past..past + more` of a sequence and forgets what lies beyond `past`.
+    pub(crate) fn reserve(&mut self, sequence: u64, past: usize, more: usize) {
+        let kv = self.sequences.entry(sequence).or_default();
+        kv.len = past + more;
+        kv.pages.truncate(kv.len.div_ceil(PAGE_TOKENS));
+        while kv.pages.len() < kv.len.div_ceil(PAGE_TOKENS) {
+            kv.pages.push(match self.precision {
+                KvPrecision::F16 => Page::F16(vec![0; self.page_numbers].into_boxed_slice()),
+                KvPrecision::F32 => Page::F32(vec![0.0; self.page_numbers].into_boxed_slice()),
+            });
+        }
+    }
+
+    pub(crate) fn drop_sequence(&mut self, sequence: u64) {
+        self.sequences.remove(&sequence);
+    }
+
+    pub(crate) fn pages(&self, sequence: u64) -> &[Page] {
+        self.sequences.get(&sequence).map_or(&[], |kv| &kv.pages)
+    }
+
+    /// Stores keys and values `[kv_heads, head_dim]` of one token.
+    pub(crate) fn store(&mut self, sequence: u64, index: usize, layer: usize, keys: &[f32], values: &[f32]) {
+        let place = self.places[layer];
+        let Some(kv) = self.sequences.get_mut(&sequence) else { return };
+        let (page, token) = (&mut kv.pages[index / PAGE_TOKENS], index % PAGE_TOKENS);
+        for head in 0..place.kv_heads {
+            let (key_at, value_at) = (place.keys(head) + token, place.values(head) + token * place.stride);
+            for dim in 0..place.head_dim {
+                let at = head * place.head_dim + dim;
+                page.set(key_at + dim * PAGE_TOKENS, keys[at]);
+                page.set(value_at + dim, values[at]);
+            }
+        }
+    }
+}
+
+impl Page {
+    fn set(&mut self, at: usize, value: f32) {
+        match self {
+            Self::F16(numbers) => numbers[at] = f16::from_f32(value).to_bits(),
+            Self::F32(numbers) => numbers[at] = value,
+        }
+    }
+}

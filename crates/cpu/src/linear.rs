@@ -1,0 +1,211 @@
+//! Matrices times the rows of a buffer.
+
+#![expect(unsafe_code, reason = "tasks write disjoint columns of one buffer")]
+
+use crate::activation::Activation;
+use crate::panel::IntPanel;
+use crate::table::{Gemv, Kernels};
+use crate::team::{Parts, Team};
+use lichen_tensor::{DType, SharedBytes, quant};
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
+/// Up to this many rows, unpacking each row of weights for each of them beats building panels.
+const GEMV_ROWS: usize = 3;
+/// Bytes of weights that one task works on: long streams, and enough tasks to balance two uneven cores.
+const TASK_BYTES: usize = 48 << 10;
+
+/// A weight as the file stores it: rows of `dtype`, one after another.
+#[derive(Clone)]
+pub struct Weight {
+    /// The type of its values.
+    pub dtype: DType,
+    /// The bytes of all its rows.
+    pub bytes: SharedBytes,
+}
+
+impl Weight {
+    /// Decodes `out.len()` values of row `row`.
+    pub(crate) fn decode_row(&self, row: usize, out: &mut [f32]) {
+        let bytes = self.row_bytes(out.len());
+        let row = &self.bytes[row * bytes..][..bytes];
+        quant::decode(self.dtype, row, out).expect("the executor checked the size of each weight");
+    }
+
+    fn row_bytes(&self, width: usize) -> usize {
+        self.dtype.bytes_for(width as u64).expect("the executor checked that rows are whole blocks") as usize
+    }
+}
+
+/// What each thread needs for itself.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    panel: IntPanel,
+    floats: Vec<f32>,
+    row: Vec<f32>,
+    out: Vec<f32>,
+}
+
+/// One projection: rows `range` of a weight, to a buffer of its own.
+pub(crate) struct Matrix<'m> {
+    pub(crate) weight: &'m Weight,
+    pub(crate) range: Range<usize>,
+    pub(crate) bias: Option<Vec<f32>>,
+    pub(crate) out: &'m mut [f32],
+}
+
+/// The input of a linear op: rows of `width` values, and their quantised form if any matrix needs it.
+pub(crate) struct Input<'x> {
+    pub(crate) rows: &'x [f32],
+    pub(crate) width: usize,
+    pub(crate) quantised: &'x [Activation],
+}
+
+/// How matrices are multiplied.
+pub(crate) struct Multiplier<'t> {
+    pub(crate) team: &'t Team,
+    pub(crate) kernels: &'static Kernels,
+    pub(crate) scratch: &'t [Mutex<Scratch>],
+    /// Decode weights and compute in floats.
+    pub(crate) exact: bool,
+    /// Sum in the same order whatever the number of rows.
+    pub(crate) deterministic: bool,
+}
+
+/// A run of rows of one matrix.
+struct Task {
+    matrix: usize,
+    rows: Range<usize>,
+}
+
+impl Multiplier<'_> {
+    /// The integer kernels of a weight, if it is to be multiplied with them.
+    pub(crate) fn row(&self, weight: &Weight) -> Option<&'static Gemv> {
+        if self.exact { None } else { crate::table::row(weight.dtype, self.kernels.isa) }
+    }
+
+    /// `out[row] = weight[range] input[row] + bias` for all matrices in one parallel region.
+    pub(crate) fn run(&self, input: &Input<'_>, matrices: &mut [Matrix<'_>]) {
+        let tasks = self.tasks(input, matrices);
+        let (outs, matrices): (Vec<_>, Vec<_>) = matrices
+            .iter_mut()
+            .map(|m| (Parts::new(m.out), (m.weight, m.range.clone(), m.bias.as_deref())))
+            .unzip();
+        self.team.run(tasks.len(), |task, thread| {
+            let Task { matrix, rows } = &tasks[task];
+            let (weight, range, bias) = &matrices[*matrix];
+            let mut scratch = self.scratch[thread].lock().unwrap_or_else(PoisonError::into_inner);
+            let source = Source { weight, first: range.start, width: input.width };
+            let out_width = range.len();
+            let write = |row: usize, from: usize, values: &[f32]| {
+                // SAFETY: tasks cover disjoint rows of weights, that is disjoint columns of the output.
+                let out = unsafe { outs[*matrix].slice(row * out_width + from, values.len()) };
+                out.copy_from_slice(values);
+                if let Some(bias) = bias {
+                    out.iter_mut().zip(&bias[from..]).for_each(|(out, bias)| *out += bias);
+                }
+            };
+            match self.row(weight) {
+                Some(kernel) if !self.deterministic && input.quantised.len() <= GEMV_ROWS => {
+                    source.multiply_vectors(kernel, input.quantised, rows.clone(), &mut scratch, write);
+                }
+                kernel => {
+                    let kernel = kernel.map(|kernel| (kernel, input.quantised));
+                    source.multiply_panels(
+                        self.kernels,
+                        kernel,
+                        input.rows,
+                        rows.clone(),
+                        &mut scratch,
+                        write,
+                    );
+                }
+            }
+        });
+    }
+
+    fn tasks(&self, input: &Input<'_>, matrices: &[Matrix<'_>]) -> Vec<Task> {
+        let mut tasks = Vec::new();
+        for (matrix, m) in matrices.iter().enumerate() {
+            let rows = m.range.len();
+            let size = (TASK_BYTES / m.weight.row_bytes(input.width).max(1)).max(1);
+            let size = size.next_multiple_of(self.kernels.panel_rows);
+            let starts = (0..rows).step_by(size);
+            tasks.extend(starts.map(|start| Task { matrix, rows: start..rows.min(start + size) }));
+        }
+        tasks
+    }
+}
+
+/// Rows of a weight, counted from the first of a projection.
+struct Source<'w> {
+    weight: &'w Weight,
+    first: usize,
+    width: usize,
+}
+
+impl Source<'_> {
+    fn bytes(&self, rows: &Range<usize>) -> &[u8] {
+        let bytes = self.weight.row_bytes(self.width);
+        &self.weight.bytes[(self.first + rows.start) * bytes..][..rows.len() * bytes]
+    }
+
+    fn multiply_vectors(
+        &self,
+        kernel: &Gemv,
+        x: &[Activation],
+        rows: Range<usize>,
+        scratch: &mut Scratch,
+        write: impl Fn(usize, usize, &[f32]),
+    ) {
+        scratch.out.resize(rows.len(), 0.0);
+        for (row, x) in x.iter().enumerate() {
+            kernel.run(self.bytes(&rows), x, &mut scratch.out);
+            write(row, rows.start, &scratch.out);
+        }
+    }
+
+    fn multiply_panels(
+        &self,
+        kernels: &Kernels,
+        quantised: Option<(&Gemv, &[Activation])>,
+        x: &[f32],
+        rows: Range<usize>,
+        scratch: &mut Scratch,
+        write: impl Fn(usize, usize, &[f32]),
+    ) {
+        let lanes = kernels.panel_rows;
+        let vectors = x.len() / self.width;
+        scratch.out.resize(vectors * lanes, 0.0);
+        for start in rows.clone().step_by(lanes) {
+            let part = start..rows.end.min(start + lanes);
+            match quantised {
+                Some((kernel, x)) => {
+                    let row_bytes = self.weight.row_bytes(self.width);
+                    kernel.pack(self.bytes(&part), row_bytes, &mut scratch.panel);
+                    (kernels.multiply_ints)(&scratch.panel, x, &mut scratch.out);
+                }
+                None => {
+                    self.pack_floats(&part, lanes, scratch);
+                    (kernels.multiply_floats)(&scratch.floats, x, self.width, &mut scratch.out);
+                }
+            }
+            for (row, values) in scratch.out.chunks_exact(lanes).enumerate() {
+                write(row, start, &values[..part.len()]);
+            }
+        }
+    }
+
+    /// Decodes rows and interleaves them: `[value][row]`.
+    fn pack_floats(&self, rows: &Range<usize>, lanes: usize, scratch: &mut Scratch) {
+        scratch.row.resize(self.width, 0.0);
+        scratch.floats.clear();
+        scratch.floats.resize(self.width * lanes, 0.0);
+        for (lane, row) in rows.clone().enumerate() {
+            self.weight.decode_row(self.first + row, &mut scratch.row);
+            for (place, value) in scratch.floats.chunks_exact_mut(lanes).zip(&scratch.row) {
+                place[lane] = *value;
+            }
+        }
+    }
+}

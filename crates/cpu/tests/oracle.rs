@@ -1,0 +1,171 @@
+//! Whole models of every family: single precision against transformers, and what must be equal to the bit.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use lichen_backend::Executor;
+use lichen_cpu::{CpuConfig, CpuExecutor, Numerics, Weight, table};
+use lichen_format::Checkpoint;
+use lichen_model::import;
+use lichen_op::Batch;
+use std::path::{Path, PathBuf};
+
+const FAMILIES: [&str; 9] =
+    ["llama", "llama3", "mistral", "qwen2", "qwen3", "gemma3", "phi3", "phi3-longrope", "llama-k256"];
+
+struct Case {
+    family: &'static str,
+    dtype: String,
+    path: PathBuf,
+    tokens: Vec<u32>,
+    vocab: usize,
+    /// Rows of the sequence with their logits.
+    expected: Vec<(usize, Vec<f32>)>,
+}
+
+fn npy(path: &Path) -> Vec<f32> {
+    let bytes = std::fs::read(path).unwrap();
+    let header = usize::from(u16::from_le_bytes([bytes[8], bytes[9]]));
+    bytes[10 + header..].as_chunks().0.iter().map(|&value| f32::from_le_bytes(value)).collect()
+}
+
+fn integers(value: &serde_json::Value) -> Vec<u32> {
+    value.as_array().unwrap().iter().map(|item| item.as_u64().unwrap() as u32).collect()
+}
+
+fn cases() -> Vec<Case> {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../oracle/data");
+    let mut cases = Vec::new();
+    for family in FAMILIES {
+        let folder = data.join(family);
+        let json = std::fs::read(folder.join("expected.json")).unwrap();
+        let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+        let mut tokens = integers(&json["prompt"]);
+        tokens.extend(integers(&json["greedy"]));
+        let vocab = json["vocab_size"].as_u64().unwrap() as usize;
+        let entries = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+        let mut files: Vec<PathBuf> =
+            entries.filter(|path| path.extension().is_some_and(|e| e == "gguf")).collect();
+        files.sort();
+        for path in files {
+            let dtype = path.file_stem().unwrap().to_str().unwrap().replace("model-", "");
+            let quantised = &json["quantised"][&dtype];
+            let (name, rows) = if quantised.is_null() {
+                ("logits.npy".to_owned(), (0..tokens.len() as u32).collect())
+            } else {
+                (format!("logits-{dtype}.npy"), integers(&quantised["rows"]))
+            };
+            let logits = npy(&folder.join(name));
+            let rows = rows.into_iter().map(|row| row as usize);
+            let expected = rows.zip(logits.chunks_exact(vocab).map(<[f32]>::to_vec)).collect();
+            cases.push(Case { family, dtype, path, tokens: tokens.clone(), vocab, expected });
+        }
+    }
+    assert!(cases.len() >= 27, "{} model files", cases.len());
+    cases
+}
+
+fn executor(case: &Case, config: CpuConfig) -> CpuExecutor {
+    let checkpoint = Checkpoint::open(&case.path).unwrap();
+    let plan = import(&checkpoint, None).unwrap().lower();
+    let weights = plan.weights.iter().map(|decl| {
+        let info = checkpoint.tensor(&decl.name).unwrap();
+        Weight { dtype: info.dtype, bytes: checkpoint.data(info) }
+    });
+    let weights = weights.collect();
+    CpuExecutor::new(plan, weights, config).unwrap()
+}
+
+/// Logits of all rows, `[tokens, vocab]`, in steps of `chunk`.
+fn run(executor: &mut CpuExecutor, sequence: u64, tokens: &[u32], chunk: usize) -> Vec<f32> {
+    let mut logits = Vec::new();
+    let mut past = 0;
+    for part in tokens.chunks(chunk) {
+        let mut batch = Batch::default();
+        batch.push(sequence, past, part, true);
+        logits.extend(executor.run(&batch).unwrap());
+        past += part.len();
+    }
+    logits
+}
+
+fn distance(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+fn config(numerics: Numerics, threads: usize, deterministic: bool) -> CpuConfig {
+    CpuConfig { threads, numerics, deterministic, ..CpuConfig::default() }
+}
+
+#[test]
+fn single_precision_agrees_with_transformers_on_every_instruction_set() {
+    for case in cases() {
+        // gemma3 in q8_0 is measured against llama.cpp, whose GELU is a table of half precision.
+        let tolerance = if case.family == "gemma3" && case.dtype == "q8_0" { 5e-3 } else { 1e-3 };
+        for isa in table::instruction_sets() {
+            let config = CpuConfig { isa: Some(isa), ..config(Numerics::Float32, 1, false) };
+            let logits = run(&mut executor(&case, config), 0, &case.tokens, 512);
+            for (row, expected) in &case.expected {
+                let off = distance(&logits[row * case.vocab..][..case.vocab], expected);
+                assert!(off <= tolerance, "{} {} {isa} row {row}: off by {off}", case.family, case.dtype);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_fast_path_stays_within_what_eight_bit_activations_cost() {
+    for case in cases() {
+        for isa in table::instruction_sets() {
+            let fast = CpuConfig { isa: Some(isa), ..config(Numerics::Fast, 1, false) };
+            let exact = run(&mut executor(&case, config(Numerics::Float32, 1, false)), 0, &case.tokens, 512);
+            let tolerance = match (case.family, case.dtype.as_str()) {
+                (_, "f32" | "f16" | "bf16") => 2e-2,
+                ("llama-k256", _) => 0.4,
+                _ => 0.26,
+            };
+            for chunk in [1, 512] {
+                let logits = run(&mut executor(&case, fast.clone()), 0, &case.tokens, chunk);
+                // The rows at which llama.cpp's kernels were measured, which the tolerances come from.
+                for (row, _) in &case.expected {
+                    let range = row * case.vocab..(row + 1) * case.vocab;
+                    let off = distance(&logits[range.clone()], &exact[range]);
+                    assert!(off <= tolerance, "{} {} {isa} row {row}: off by {off}", case.family, case.dtype);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn neither_chunks_nor_threads_nor_neighbours_change_a_bit() {
+    for case in cases() {
+        for numerics in [Numerics::Float32, Numerics::Fast] {
+            let mut one = executor(&case, config(numerics, 1, true));
+            let mut two = executor(&case, config(numerics, 2, true));
+            let whole = run(&mut one, 0, &case.tokens, 512);
+            for chunk in [1, 7] {
+                assert_eq!(run(&mut one, 1, &case.tokens, chunk), whole, "{} {}", case.family, case.dtype);
+            }
+            assert_eq!(run(&mut two, 0, &case.tokens, 512), whole, "{} {}", case.family, case.dtype);
+            let mut batch = Batch::default();
+            batch.push(2, 0, &case.tokens[3..9], true);
+            batch.push(3, 0, &case.tokens, true);
+            batch.push(4, 0, &case.tokens[..1], true);
+            let together = two.run(&batch).unwrap();
+            assert_eq!(&together[6 * case.vocab..][..whole.len()], whole, "{} {}", case.family, case.dtype);
+        }
+    }
+}
+
+#[test]
+fn the_fast_path_is_the_same_on_any_number_of_threads() {
+    for case in cases() {
+        let mut runs = [1, 2, 3].map(|threads| executor(&case, config(Numerics::Fast, threads, false)));
+        for chunk in [1, 3, 512] {
+            let [one, two, three] = runs.each_mut().map(|executor| run(executor, 0, &case.tokens, chunk));
+            assert_eq!(one, two, "{} {}", case.family, case.dtype);
+            assert_eq!(one, three, "{} {}", case.family, case.dtype);
+        }
+    }
+}
