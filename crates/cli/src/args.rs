@@ -1,0 +1,55 @@
+//! The command line.
+
+use clap::{Parser, Subcommand};
+
+use crate::build_info::VERSION;
+use crate::commands::{chat, completions, devices, inspect, kernels, list, perplexity, pull, rm, run, serve};
+
+/// Runs language models on this machine.
+#[derive(Debug, Parser)]
+#[command(name = "lichen", version = VERSION, args_conflicts_with_subcommands = true)]
+pub(crate) struct Cli {
+    /// Print in one word what this program computes with, and end
+    #[arg(long)]
+    pub(crate) backend: bool,
+
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Answer one prompt
+    Run(run::Args),
+    /// Talk with a model
+    Chat(chat::Args),
+    /// Serve models over HTTP, compatible with OpenAI clients
+    Serve(serve::Args),
+    /// Fetch a model into the cache
+    Pull(pull::Args),
+    /// Show the models of the cache
+    List(list::Args),
+    /// Remove a model from the cache
+    Rm(rm::Args),
+    /// Show what a model is and what it needs
+    Inspect(inspect::Args),
+    /// Measure how well a model predicts a text
+    Perplexity(perplexity::Args),
+    /// Show the kernels of this binary and which of them this processor can run
+    Kernels(kernels::Args),
+    /// Show what this machine offers to compute with
+    Devices(devices::Args),
+    /// Print a completion script for a shell
+    Completions(completions::Args),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,13 @@
+//! One command a file: its arguments and what it does.
+
+pub(crate) mod chat;
+pub(crate) mod completions;
+pub(crate) mod devices;
+pub(crate) mod inspect;
+pub(crate) mod kernels;
+pub(crate) mod list;
+pub(crate) mod perplexity;
+pub(crate) mod pull;
+pub(crate) mod rm;
+pub(crate) mod run;
+pub(crate) mod serve;

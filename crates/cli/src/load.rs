@@ -1,0 +1,137 @@
+//! From a model's reference to something that answers: the one place where all layers meet.
+
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use lichen_backend::Executor;
+use lichen_cpu::{CpuConfig, Numerics};
+use lichen_engine::{Engine, EngineConfig};
+use lichen_format::Checkpoint;
+use lichen_hub::{Hub, HubConfig, ProgressBar, Reference};
+use lichen_model::ModelSpec;
+use lichen_text::Tokenizer;
+
+use crate::executor::executor;
+use crate::language::ModelLanguage;
+use crate::{machine, vocabulary};
+
+/// How a model is loaded.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct LoadArgs {
+    /// Most tokens of prompt and answer together; the model's own limit if not given
+    #[arg(long, env = "LICHEN_CTX_CAP", value_name = "TOKENS")]
+    pub(crate) ctx_cap: Option<NonZeroU32>,
+
+    /// Threads that compute; all hardware threads if not given
+    #[arg(short, long, env = "LICHEN_THREADS", value_name = "N")]
+    pub(crate) threads: Option<NonZeroUsize>,
+
+    /// How numbers are computed
+    #[arg(long, env = "LICHEN_NUMERICS", value_enum, default_value_t = NumericsArg::Fast)]
+    pub(crate) numerics: NumericsArg,
+
+    /// Give the same bits whatever else is computed at the same time
+    #[arg(long)]
+    pub(crate) deterministic: bool,
+}
+
+/// How numbers are computed, as an option.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+pub(crate) enum NumericsArg {
+    /// Activations in 8 bits, KV in half precision
+    Fast,
+    /// Everything in single precision: slow, for comparison
+    Float32,
+}
+
+impl LoadArgs {
+    fn config(&self) -> CpuConfig {
+        CpuConfig {
+            threads: self.threads.map_or_else(machine::threads, NonZeroUsize::get),
+            numerics: match self.numerics {
+                NumericsArg::Fast => Numerics::Fast,
+                NumericsArg::Float32 => Numerics::Float32,
+            },
+            deterministic: self.deterministic,
+            ..CpuConfig::default()
+        }
+    }
+}
+
+/// A model file that has been read and understood, but is not running.
+pub(crate) struct Opened {
+    pub(crate) path: PathBuf,
+    pub(crate) checkpoint: Checkpoint,
+    pub(crate) spec: ModelSpec,
+}
+
+/// A running model.
+pub(crate) struct Loaded {
+    /// The stem of its file.
+    pub(crate) name: String,
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) language: Arc<ModelLanguage>,
+}
+
+/// The hub as the environment sets it up.
+pub(crate) fn hub() -> Hub {
+    Hub::new(HubConfig::from_env())
+}
+
+/// Fetches a model if it is not here, and reads it.
+///
+/// # Errors
+/// It can't be fetched, the file is broken, or the model is of a kind that is not supported.
+pub(crate) fn open(reference: &Reference, ctx_cap: Option<NonZeroU32>) -> Result<Opened> {
+    let path = hub().pull(reference, &ProgressBar::new())?.path;
+    let checkpoint = Checkpoint::open(&path)?;
+    let spec = lichen_model::import(&checkpoint, ctx_cap.map(NonZeroU32::get))
+        .with_context(|| path.display().to_string())?;
+    Ok(Opened { path, checkpoint, spec })
+}
+
+impl Opened {
+    /// Tokenizer and chat template.
+    ///
+    /// # Errors
+    /// The file has none that is supported.
+    pub(crate) fn language(&self) -> Result<ModelLanguage> {
+        let metadata = &self.checkpoint.metadata;
+        let read = || -> Result<ModelLanguage> {
+            let vocabulary = vocabulary::vocabulary(metadata)?;
+            let template = vocabulary::chat_template(metadata, &vocabulary)?;
+            let tokenizer = Arc::new(Tokenizer::new(vocabulary)?);
+            Ok(ModelLanguage { tokenizer, template })
+        };
+        read().with_context(|| self.path.display().to_string())
+    }
+
+    /// The model bound to this machine.
+    ///
+    /// # Errors
+    /// The backend refuses it.
+    pub(crate) fn executor(&self, args: &LoadArgs) -> Result<Box<dyn Executor>> {
+        executor(self.spec.lower(), &self.checkpoint, args.config())
+            .with_context(|| self.path.display().to_string())
+    }
+}
+
+/// Opens a model and starts its engine.
+///
+/// # Errors
+/// As [`open`], or the backend refuses the model.
+pub(crate) fn load(reference: &Reference, args: &LoadArgs) -> Result<Loaded> {
+    let opened = open(reference, args.ctx_cap)?;
+    let language = Arc::new(opened.language()?);
+    let config = EngineConfig { context_cap: opened.spec.context as usize, ..EngineConfig::default() };
+    let engine = Engine::start(opened.executor(args)?, language.tokenizer.clone(), config)
+        .context("the engine's thread could not be started")?;
+    Ok(Loaded { name: stem(&opened.path), engine: Arc::new(engine), language })
+}
+
+/// The name of a file without its extension.
+fn stem(path: &Path) -> String {
+    path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+}

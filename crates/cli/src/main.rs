@@ -1,0 +1,60 @@
+//! The `lichen` program: one command a file, errors told once, here.
+
+mod answer;
+mod args;
+mod build_info;
+mod commands;
+mod executor;
+mod language;
+mod load;
+mod machine;
+mod output;
+mod sampling;
+mod vocabulary;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{CommandFactory, Parser};
+
+use crate::args::{Cli, Command};
+
+/// Exit code of a call that makes no sense, as clap has it.
+const USAGE: u8 = 2;
+
+fn main() -> ExitCode {
+    match dispatch(Cli::parse()) {
+        Ok(code) => code,
+        // Whoever read our output has seen enough.
+        Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            output::error(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(cli: Cli) -> Result<ExitCode> {
+    if cli.backend {
+        output::line(build_info::BACKEND)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let Some(command) = cli.command else {
+        output::note(Cli::command().render_help());
+        return Ok(ExitCode::from(USAGE));
+    };
+    match command {
+        Command::Run(args) => commands::run::run(args),
+        Command::Chat(args) => commands::chat::run(args),
+        Command::Serve(args) => commands::serve::run(args),
+        Command::Pull(args) => commands::pull::run(&args),
+        Command::List(args) => commands::list::run(&args),
+        Command::Rm(args) => commands::rm::run(&args),
+        Command::Inspect(args) => commands::inspect::run(&args),
+        Command::Perplexity(args) => commands::perplexity::run(&args),
+        Command::Kernels(args) => commands::kernels::run(&args),
+        Command::Devices(args) => commands::devices::run(&args),
+        Command::Completions(args) => commands::completions::run(&args),
+    }?;
+    Ok(ExitCode::SUCCESS)
+}
