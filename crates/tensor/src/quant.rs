@@ -3,10 +3,12 @@
 //! Layouts and rounding follow ggml (`ggml-quants.c`): [`decode`] gives the bits of its `to_float`, [`encode`]
 //! the bytes of its quantisers. These are the reference that faster kernels are tested against.
 
+mod encode_kquants;
 mod iq4;
 mod kquants;
 mod legacy;
 mod plain;
+mod search;
 
 use crate::DType;
 
@@ -34,13 +36,18 @@ pub enum QuantError {
         /// Bytes that were passed.
         found: usize,
     },
-    /// The format can be read only.
+    /// The importance doesn't belong to rows of the values.
     #[error(
-        "{dtype} can be decoded but not encoded: choose one of f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, iq4_nl"
+        "{values} {dtype} values aren't rows of the {importance} importance weights: pass one weight per column, \
+         in whole blocks of {}", dtype.block_len()
     )]
-    NoEncoder {
+    Importance {
         /// The block format.
         dtype: DType,
+        /// How many values were passed.
+        values: usize,
+        /// How many weights were passed.
+        importance: usize,
     },
 }
 
@@ -73,9 +80,13 @@ pub fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), QuantEr
 
 /// Rounds `values` to blocks in `out`. Not-a-number values give a valid block of unspecified content.
 ///
+/// The bytes are those of `ggml_quantize_chunk` without an importance matrix, except for blocks that have no good
+/// encoding and where C leaves the result open: of values so small (1e-35) that the reciprocal of a scale is
+/// infinite, or so large that a scale or minimum is infinite in half precision.
+///
 /// # Errors
 ///
-/// If the type has no encoder, `values` doesn't fill whole blocks, or `out` isn't exactly their bytes.
+/// If `values` doesn't fill whole blocks, or `out` isn't exactly their bytes.
 pub fn encode(dtype: DType, values: &[f32], out: &mut [u8]) -> Result<(), QuantError> {
     check_lengths(dtype, values.len(), out.len())?;
     match dtype {
@@ -87,10 +98,77 @@ pub fn encode(dtype: DType, values: &[f32], out: &mut [u8]) -> Result<(), QuantE
         DType::Q5_0 => each_encoded(values, out, legacy::encode_q5_0),
         DType::Q5_1 => each_encoded(values, out, legacy::encode_q5_1),
         DType::Q8_0 => each_encoded(values, out, legacy::encode_q8_0),
+        DType::Q2K => each_encoded(values, out, encode_kquants::encode_q2_k),
+        DType::Q3K => each_encoded(values, out, encode_kquants::encode_q3_k),
+        DType::Q4K => each_encoded(values, out, encode_kquants::encode_q4_k),
+        DType::Q5K => each_encoded(values, out, encode_kquants::encode_q5_k),
+        DType::Q6K => each_encoded(values, out, encode_kquants::encode_q6_k),
         DType::Iq4Nl => each_encoded(values, out, iq4::encode_iq4_nl),
-        DType::Q2K | DType::Q3K | DType::Q4K | DType::Q5K | DType::Q6K | DType::Iq4Xs => {
-            return Err(QuantError::NoEncoder { dtype });
-        }
+        DType::Iq4Xs => each_encoded(values, out, iq4::encode_iq4_xs),
+    }
+    Ok(())
+}
+
+/// As [`encode`], for rows of `importance.len()` values where an error counts in proportion to the importance
+/// of its column.
+///
+/// Importance is not negative; it is usually the mean square of the activations that meet a column. The bytes are
+/// those of `ggml_quantize_chunk` with this importance matrix. The unquantised types and Q8_0 ignore it.
+///
+/// # Errors
+///
+/// As [`encode`], or if `values` isn't whole rows, or a row isn't whole blocks.
+pub fn encode_weighted(
+    dtype: DType,
+    values: &[f32],
+    importance: &[f32],
+    out: &mut [u8],
+) -> Result<(), QuantError> {
+    check_lengths(dtype, values.len(), out.len())?;
+    let row_len = importance.len();
+    let row_bytes = match dtype.bytes_for(row_len as u64) {
+        // A row that isn't longer than `values` has no more bytes than `out`.
+        Some(bytes) if row_len > 0 && values.len().is_multiple_of(row_len) => bytes as usize,
+        _ => return Err(QuantError::Importance { dtype, values: values.len(), importance: row_len }),
+    };
+    if values.is_empty() {
+        return Ok(());
+    }
+    for (values, out) in values.chunks_exact(row_len).zip(out.chunks_exact_mut(row_bytes)) {
+        encode_row(dtype, values, importance, out)?;
+    }
+    Ok(())
+}
+
+/// Encodes one row; the lengths fit.
+fn encode_row(dtype: DType, values: &[f32], importance: &[f32], out: &mut [u8]) -> Result<(), QuantError> {
+    // The types with blocks of 32 measure values against the row, the others against their block.
+    let mean_square = search::sum_of_squares(values) / values.len() as f32;
+    match dtype {
+        DType::Q4_0 => each_weighted(values, importance, out, |values, importance, block| {
+            let weights = search::error_weights(values, importance, mean_square);
+            legacy::encode_q4_0_weighted(values, &weights, block);
+        }),
+        DType::Q4_1 => each_weighted(values, importance, out, |values, importance, block| {
+            let weights = search::error_weights(values, importance, mean_square);
+            legacy::encode_q4_1_weighted(values, &weights, block);
+        }),
+        DType::Q5_0 => each_weighted(values, importance, out, |values, importance, block| {
+            let weights = search::error_weights(values, importance, mean_square);
+            legacy::encode_q5_0_weighted(values, &weights, block);
+        }),
+        DType::Q5_1 => each_weighted(values, importance, out, |values, importance, block| {
+            let weights = search::error_weights(values, importance, mean_square);
+            legacy::encode_q5_1_weighted(values, &weights, block);
+        }),
+        DType::Q2K => each_weighted(values, importance, out, encode_kquants::encode_q2_k_weighted),
+        DType::Q3K => each_weighted(values, importance, out, encode_kquants::encode_q3_k_weighted),
+        DType::Q4K => each_weighted(values, importance, out, encode_kquants::encode_q4_k_weighted),
+        DType::Q5K => each_weighted(values, importance, out, encode_kquants::encode_q5_k_weighted),
+        DType::Q6K => each_weighted(values, importance, out, encode_kquants::encode_q6_k_weighted),
+        DType::Iq4Nl => each_weighted(values, importance, out, iq4::encode_iq4_nl_weighted),
+        DType::Iq4Xs => each_weighted(values, importance, out, iq4::encode_iq4_xs_weighted),
+        DType::F32 | DType::F16 | DType::BF16 | DType::Q8_0 => return encode(dtype, values, out),
     }
     Ok(())
 }
@@ -124,6 +202,20 @@ fn each_encoded<const BYTES: usize, const LEN: usize>(
     let (blocks, _) = out.as_chunks_mut::<BYTES>();
     for (values, block) in values.iter().zip(blocks) {
         encode(values, block);
+    }
+}
+
+fn each_weighted<const BYTES: usize, const LEN: usize>(
+    values: &[f32],
+    importance: &[f32],
+    out: &mut [u8],
+    encode: impl Fn(&[f32; LEN], &[f32; LEN], &mut [u8; BYTES]),
+) {
+    let (values, _) = values.as_chunks::<LEN>();
+    let (importance, _) = importance.as_chunks::<LEN>();
+    let (blocks, _) = out.as_chunks_mut::<BYTES>();
+    for ((values, importance), block) in values.iter().zip(importance).zip(blocks) {
+        encode(values, importance, block);
     }
 }
 

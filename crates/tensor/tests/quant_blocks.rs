@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use lichen_tensor::DType;
-use lichen_tensor::quant::{decode, encode};
+use lichen_tensor::quant::{decode, encode, encode_weighted};
 use proptest::prelude::*;
 
 fn read(name: &str) -> Vec<u8> {
@@ -52,14 +52,58 @@ fn every_type_decodes_to_the_bits_of_ggml() {
     }
 }
 
-/// Of the encoders only this one can be compared here, since ggml made the other blocks with importance weights;
-/// those encoders are compared with quantised model files, in the tests of `lichen-format`.
+/// The blocks of the source values were made with an importance of 1 for every column.
 #[test]
-fn q8_0_encodes_to_the_bytes_of_ggml() {
+fn equal_importance_encodes_to_the_bytes_of_ggml() {
     let source = read_npy("source.npy");
-    let mut out = vec![0; DType::Q8_0.bytes_for(source.len() as u64).unwrap() as usize];
-    encode(DType::Q8_0, &source, &mut out).unwrap();
-    assert!(out == read("q8_0.bin")[..out.len()]);
+    for dtype in oracles() {
+        let mut out = vec![0; dtype.bytes_for(source.len() as u64).unwrap() as usize];
+        encode_weighted(dtype, &source, &[1.0; 512], &mut out).unwrap();
+        let expected = read(&format!("{dtype}.bin"));
+        assert_eq!(first_difference(dtype, &out, &expected[..out.len()]), None, "{dtype}: block and byte");
+    }
+}
+
+/// Block and byte in it.
+fn first_difference(dtype: DType, found: &[u8], expected: &[u8]) -> Option<(usize, usize)> {
+    assert_eq!(found.len(), expected.len(), "{dtype}");
+    let at = (0..found.len()).find(|&at| found[at] != expected[at])?;
+    Some((at / dtype.block_bytes(), at % dtype.block_bytes()))
+}
+
+fn read_own(name: &str) -> Vec<u8> {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data");
+    std::fs::read(folder.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// Rows of all kinds, among them zeros, constants and vanishing values; see `data/make_encoded.py`.
+#[test]
+fn every_encoder_gives_the_bytes_of_ggml() {
+    let mut source = vec![0.0; read_own("source.f32").len() / 4];
+    decode(DType::F32, &read_own("source.f32"), &mut source).unwrap();
+    let mut importance = [0.0; 512];
+    decode(DType::F32, &read_own("importance.f32"), &mut importance).unwrap();
+    for dtype in oracles() {
+        let mut out = vec![0; dtype.bytes_for(source.len() as u64).unwrap() as usize];
+        encode(dtype, &source, &mut out).unwrap();
+        let plain = first_difference(dtype, &out, &read_own(&format!("{dtype}.plain")));
+        assert_eq!(plain, None, "{dtype}: block and byte");
+        encode_weighted(dtype, &source, &importance, &mut out).unwrap();
+        let weighted = first_difference(dtype, &out, &read_own(&format!("{dtype}.weighted")));
+        assert_eq!(weighted, None, "{dtype}, weighted: block and byte");
+    }
+}
+
+#[test]
+fn unquantised_types_ignore_importance() {
+    let values = [1.0, -2.5, 0.1, 3e-6];
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        let mut plain = vec![0; dtype.bytes_for(4).unwrap() as usize];
+        let mut weighted = plain.clone();
+        encode(dtype, &values, &mut plain).unwrap();
+        encode_weighted(dtype, &values, &[0.0, 5.0], &mut weighted).unwrap();
+        assert_eq!(plain, weighted, "{dtype}");
+    }
 }
 
 #[test]
@@ -80,8 +124,21 @@ fn buffers_that_do_not_match_are_refused() {
     assert_eq!(error.to_string(), "31 values don't fill whole q4_0 blocks: pass a multiple of 32");
     let error = decode(DType::Q4_0, &[0; 19], &mut [0.0; 32]).unwrap_err();
     assert_eq!(error.to_string(), "32 q4_0 values take 18 bytes, not 19: pass buffers of matching length");
-    let error = encode(DType::Q6K, &[0.0; 256], &mut [0; 210]).unwrap_err();
-    assert!(error.to_string().starts_with("q6_k can be decoded but not encoded"), "{error}");
+    let error = encode(DType::Q6K, &[0.0; 256], &mut [0; 209]).unwrap_err();
+    assert_eq!(error.to_string(), "256 q6_k values take 210 bytes, not 209: pass buffers of matching length");
+}
+
+#[test]
+fn importance_that_does_not_fit_is_refused() {
+    for columns in [0, 16, 32, 96, 128] {
+        let result = encode_weighted(DType::Q4_0, &[0.0; 64], &vec![1.0; columns], &mut [0; 36]);
+        assert_eq!(result.is_ok(), columns == 32, "{columns}");
+    }
+    let error = encode_weighted(DType::Q4_0, &[0.0; 64], &[1.0; 16], &mut [0; 36]).unwrap_err();
+    let expected = "64 q4_0 values aren't rows of the 16 importance weights: pass one weight per column, in whole \
+                    blocks of 32";
+    assert_eq!(error.to_string(), expected);
+    encode_weighted(DType::Q4_0, &[], &[1.0; 32], &mut []).unwrap();
 }
 
 proptest! {
@@ -97,7 +154,10 @@ proptest! {
         }
         decode(DType::F32, &seed, &mut values).unwrap();
         for dtype in DType::all() {
-            let _ = encode(dtype, &values, &mut vec![0; dtype.bytes_for(256).unwrap() as usize]);
+            let mut block = vec![0; dtype.bytes_for(256).unwrap() as usize];
+            encode(dtype, &values, &mut block).unwrap();
+            let importance = std::array::from_fn::<f32, 256, _>(|j| values[255 - j]);
+            encode_weighted(dtype, &values, &importance, &mut block).unwrap();
         }
     }
 }

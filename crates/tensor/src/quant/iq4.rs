@@ -1,5 +1,6 @@
 //! Four bits through a table of 16 values, denser around zero: IQ4_NL and IQ4_XS.
 
+use super::search::{ZERO, error_weights, nearest_int, sum_of_squares};
 use super::{extreme, f16_at, inverse, put_f16};
 
 /// What the 16 quants stand for, in units of the scale (`kvalues_iq4nl` in `ggml-common.h`).
@@ -44,33 +45,77 @@ fn nearest(value: f32) -> u8 {
     }
 }
 
-/// Below this magnitude a block counts as zeros.
-const ZERO_BLOCK: f32 = 1e-15;
-
 /// How many levels the trial scales reach to either side of the first guess.
 const TRIALS: i8 = 7;
 
 pub(super) fn encode_iq4_nl(values: &[f32; 32], block: &mut [u8; 18]) {
-    let scale = best_scale(values);
+    put_iq4_nl(values, best_scale(values, &squares(values)), block);
+}
+
+pub(super) fn encode_iq4_nl_weighted(values: &[f32; 32], importance: &[f32; 32], block: &mut [u8; 18]) {
+    let weights = error_weights(values, importance, sum_of_squares(values) * (2.0 / 32.0));
+    put_iq4_nl(values, best_scale(values, &weights), block);
+}
+
+fn put_iq4_nl(values: &[f32; 32], scale: f32, block: &mut [u8; 18]) {
     put_f16(block, 0, scale);
-    let inverse = inverse(scale);
-    for j in 0..16 {
-        block[2 + j] = nearest(inverse * values[j]) | nearest(inverse * values[j + 16]) << 4;
+    put_quants(values, scale, &mut block[2..]);
+}
+
+pub(super) fn encode_iq4_xs(values: &[f32; 256], block: &mut [u8; 136]) {
+    encode_iq4_xs_with(values, |_, values| squares(values), block);
+}
+
+pub(super) fn encode_iq4_xs_weighted(values: &[f32; 256], importance: &[f32; 256], block: &mut [u8; 136]) {
+    let mean_square = sum_of_squares(values) * (2.0 / 256.0);
+    let importance = importance.as_chunks().0;
+    encode_iq4_xs_with(values, |part, values| error_weights(values, &importance[part], mean_square), block);
+}
+
+fn encode_iq4_xs_with(
+    values: &[f32; 256],
+    weigh: impl Fn(usize, &[f32; 32]) -> [f32; 32],
+    block: &mut [u8; 136],
+) {
+    let values = values.as_chunks::<32>().0;
+    let scales: [f32; 8] = std::array::from_fn(|part| best_scale(&values[part], &weigh(part, &values[part])));
+    let unit = -extreme(&scales) / 32.0;
+    let to_code = inverse(unit);
+    block.fill(0);
+    put_f16(block, 0, unit);
+    for (part, values) in values.iter().enumerate() {
+        let code = nearest_int(to_code * scales[part]).clamp(-32, 31);
+        // The unit before it is rounded to half precision, as in ggml.
+        put_quants(values, unit * code as f32, &mut block[8 + part * 16..][..16]);
+        let code = (code + 32) as u8;
+        block[2 + part / 4] |= (code >> 4) << (part % 4 * 2);
+        block[4 + part / 2] |= (code & 15) << (part % 2 * 4);
     }
 }
 
-/// The scale, of a few tried, with the least squared error when each value is weighted by its square.
-fn best_scale(values: &[f32; 32]) -> f32 {
+fn put_quants(values: &[f32; 32], scale: f32, bytes: &mut [u8]) {
+    let inverse = inverse(scale);
+    for (j, byte) in bytes.iter_mut().enumerate() {
+        *byte = nearest(inverse * values[j]) | nearest(inverse * values[j + 16]) << 4;
+    }
+}
+
+fn squares(values: &[f32; 32]) -> [f32; 32] {
+    values.map(|value| value * value)
+}
+
+/// The scale, of a few tried, with the least weighted squared error.
+fn best_scale(values: &[f32; 32], weights: &[f32; 32]) -> f32 {
     let max = extreme(values);
-    if max.abs() < ZERO_BLOCK {
+    if max.abs() < ZERO {
         return 0.0;
     }
-    let (xq, qq) = weighted_sums(values, 1.0 / (-max / f32::from(LEVELS[0])));
-    let mut scale = xq / qq;
+    let (xq, qq) = weighted_sums(values, weights, 1.0 / (-max / f32::from(LEVELS[0])));
+    let mut scale = if qq > 0.0 { xq / qq } else { 0.0 };
     let mut best = scale * xq;
     for trial in -TRIALS..=TRIALS {
         let inverse = (f32::from(trial) + f32::from(LEVELS[0])) / max;
-        let (xq, qq) = weighted_sums(values, inverse);
+        let (xq, qq) = weighted_sums(values, weights, inverse);
         if qq > 0.0 && xq * xq > best * qq {
             scale = xq / qq;
             best = scale * xq;
@@ -80,11 +125,10 @@ fn best_scale(values: &[f32; 32]) -> f32 {
 }
 
 /// Weighted sums of value times level and of level squared, for values divided by a scale.
-fn weighted_sums(values: &[f32; 32], inverse: f32) -> (f32, f32) {
+fn weighted_sums(values: &[f32; 32], weights: &[f32; 32], inverse: f32) -> (f32, f32) {
     let (mut xq, mut qq) = (0.0, 0.0);
-    for &value in values {
+    for (&value, &weight) in values.iter().zip(weights) {
         let level = level(nearest(inverse * value));
-        let weight = value * value;
         xq += weight * level * value;
         qq += weight * level * level;
     }

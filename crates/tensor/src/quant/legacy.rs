@@ -2,6 +2,7 @@
 //!
 //! The low nibble of quant byte `j` belongs to value `j`, the high nibble to value `j + 16`.
 
+use super::search::{self, Affine, WEIGHTED_TRIALS};
 use super::{extreme, f16_at, inverse, put_f16};
 
 /// Scale, 16 bytes of nibbles; value = scale * (nibble - 8).
@@ -94,29 +95,66 @@ fn affine(values: &[f32; 32], top: u8) -> (f32, f32, [u8; 32]) {
 }
 
 pub(super) fn encode_q4_0(values: &[f32; 32], block: &mut [u8; 18]) {
-    let (scale, quants) = symmetric(values, 8);
+    put_q4_0(symmetric(values, 8), block);
+}
+
+/// `weights` say what the errors count.
+pub(super) fn encode_q4_0_weighted(values: &[f32; 32], weights: &[f32; 32], block: &mut [u8; 18]) {
+    put_q4_0(search::symmetric(values, weights, 8), block);
+}
+
+fn put_q4_0((scale, quants): (f32, [u8; 32]), block: &mut [u8; 18]) {
     put_f16(block, 0, scale);
     put_nibbles(&mut block[2..], &quants);
 }
 
 pub(super) fn encode_q4_1(values: &[f32; 32], block: &mut [u8; 20]) {
-    let (scale, min, quants) = affine(values, 15);
+    put_q4_1(affine(values, 15), block);
+}
+
+/// `weights` say what the errors count.
+pub(super) fn encode_q4_1_weighted(values: &[f32; 32], weights: &[f32; 32], block: &mut [u8; 20]) {
+    put_q4_1(affine_weighted(values, weights, 15), block);
+}
+
+fn put_q4_1((scale, min, quants): (f32, f32, [u8; 32]), block: &mut [u8; 20]) {
     put_f16(block, 0, scale);
     put_f16(block, 2, min);
     put_nibbles(&mut block[4..], &quants);
 }
 
 pub(super) fn encode_q5_0(values: &[f32; 32], block: &mut [u8; 22]) {
-    let (scale, quants) = symmetric(values, 16);
+    put_q5_0(symmetric(values, 16), block);
+}
+
+/// `weights` say what the errors count.
+pub(super) fn encode_q5_0_weighted(values: &[f32; 32], weights: &[f32; 32], block: &mut [u8; 22]) {
+    put_q5_0(search::symmetric(values, weights, 16), block);
+}
+
+fn put_q5_0((scale, quants): (f32, [u8; 32]), block: &mut [u8; 22]) {
     put_f16(block, 0, scale);
     put_five_bits(block, 2, &quants);
 }
 
 pub(super) fn encode_q5_1(values: &[f32; 32], block: &mut [u8; 24]) {
-    let (scale, min, quants) = affine(values, 31);
+    put_q5_1(affine(values, 31), block);
+}
+
+/// `weights` say what the errors count.
+pub(super) fn encode_q5_1_weighted(values: &[f32; 32], weights: &[f32; 32], block: &mut [u8; 24]) {
+    put_q5_1(affine_weighted(values, weights, 31), block);
+}
+
+fn put_q5_1((scale, min, quants): (f32, f32, [u8; 32]), block: &mut [u8; 24]) {
     put_f16(block, 0, scale);
     put_f16(block, 2, min);
     put_five_bits(block, 4, &quants);
+}
+
+fn affine_weighted(values: &[f32; 32], weights: &[f32; 32], top: u8) -> (f32, f32, [u8; 32]) {
+    let Affine { scale, lowering, quants } = search::affine(values, weights, top, &WEIGHTED_TRIALS);
+    (scale, -lowering, quants)
 }
 
 pub(super) fn encode_q8_0(values: &[f32; 32], block: &mut [u8; 34]) {
