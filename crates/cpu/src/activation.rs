@@ -26,14 +26,21 @@ impl Activation {
         self.scales.clear();
         self.sums.clear();
         for block in values.as_chunks::<BLOCK>().0 {
-            let largest = block.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
+            let largest = largest(block);
             let scale = largest / 127.0;
             let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
-            let quants = block.map(|value| (value * inverse).round_ties_even().clamp(-127.0, 127.0) as i8);
-            let sum = |half: &[i8]| scale * half.iter().map(|&quant| i32::from(quant)).sum::<i32>() as f32;
-            self.sums.push([sum(&quants[..16]), sum(&quants[16..])]);
+            let mut quants = [0; BLOCK];
+            for (quant, value) in quants.iter_mut().zip(block) {
+                *quant = rounded(value * inverse);
+            }
+            let mut sums = [0i32; 2];
+            for i in 0..BLOCK / 2 {
+                sums[0] += i32::from(quants[i] as i8);
+                sums[1] += i32::from(quants[i + BLOCK / 2] as i8);
+            }
+            self.sums.push([scale * sums[0] as f32, scale * sums[1] as f32]);
             self.scales.push(scale);
-            self.quants.push(quants.map(|quant| quant as u8));
+            self.quants.push(quants);
         }
     }
 
@@ -52,6 +59,27 @@ impl Activation {
         let blocks = self.quants.iter().zip(&self.scales);
         blocks.flat_map(|(quants, scale)| quants.map(|quant| f32::from(quant as i8) * scale)).collect()
     }
+}
+
+/// The largest magnitude, in eight lanes.
+#[inline(always)]
+fn largest(block: &[f32; BLOCK]) -> f32 {
+    let mut lanes = [0.0f32; 8];
+    for part in block.as_chunks::<8>().0 {
+        for (lane, value) in lanes.iter_mut().zip(part) {
+            *lane = lane.max(value.abs());
+        }
+    }
+    lanes.iter().fold(0.0, |largest, lane| largest.max(*lane))
+}
+
+/// A number of magnitude up to 127, rounded to the nearest integer, ties to even, as a signed byte.
+///
+/// Adding 1.5 * 2^23 leaves the integer in the low bits; unlike a conversion, which must saturate, that is one
+/// vector addition.
+#[inline(always)]
+fn rounded(value: f32) -> u8 {
+    (value + 12_582_912.0).to_bits() as u8
 }
 
 #[cfg(test)]

@@ -59,11 +59,12 @@ pub(crate) fn pack<C: Codec, I: Isa>(isa: I, rows: &[u8], row_bytes: usize, pane
 #[inline(always)]
 fn place<I: Isa>(isa: I, panel: &mut IntPanel, weights: &Sub<I>, sub: usize, lane: usize, shifted: bool) {
     let lanes = I::PANEL_ROWS;
-    let flip = if shifted { 0x80 } else { 0 };
+    let flip: u32 = if shifted { 0x8080_8080 } else { 0 };
     let bytes = isa.store(weights.bytes);
     let quads = &mut panel.quads[sub * 32 * lanes..][..32 * lanes];
     for (place, quad) in quads.chunks_exact_mut(4 * lanes).zip(bytes.as_chunks::<4>().0) {
-        place[4 * lane..][..4].copy_from_slice(&quad.map(|byte| byte ^ flip));
+        let quad = u32::from_ne_bytes(*quad) ^ flip;
+        place[4 * lane..][..4].copy_from_slice(&quad.to_ne_bytes());
     }
     for half in 0..panel.halves {
         let at = (sub * panel.halves + half) * lanes + lane;

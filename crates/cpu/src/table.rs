@@ -7,6 +7,8 @@ use crate::gemv::gemv;
 use crate::math;
 use crate::panel::{self, IntPanel};
 use lichen_op::Activation as Gate;
+#[cfg(target_arch = "aarch64")]
+use lichen_simd::Neon;
 #[cfg(target_arch = "x86_64")]
 use lichen_simd::{Avx2, Avx512Vnni};
 use lichen_simd::{Isa, Scalar};
@@ -82,6 +84,8 @@ macro_rules! rows {
             Gemv::new::<$codec, Avx512Vnni>(),
             #[cfg(target_arch = "x86_64")]
             Gemv::new::<$codec, Avx2>(),
+            #[cfg(target_arch = "aarch64")]
+            Gemv::new::<$codec, Neon>(),
             Gemv::new::<$codec, Scalar>(),
         )+]
     };
@@ -164,6 +168,8 @@ static KERNELS: &[Kernels] = &[
     Kernels::new::<Avx512Vnni>(),
     #[cfg(target_arch = "x86_64")]
     Kernels::new::<Avx2>(),
+    #[cfg(target_arch = "aarch64")]
+    Kernels::new::<Neon>(),
     Kernels::new::<Scalar>(),
 ];
 

@@ -8,10 +8,14 @@
 //! All implementations compute the same lanes in the same order with fused multiply-add, so a kernel gives the
 //! same bits on each of them.
 
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
 mod scalar;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
+#[cfg(target_arch = "aarch64")]
+pub use aarch64::Neon;
 pub use scalar::Scalar;
 #[cfg(target_arch = "x86_64")]
 pub use x86_64::{Avx2, Avx512Vnni};

@@ -145,9 +145,17 @@ fn panels_are_sums_of_products<I: Isa>() {
     }
 }
 
+#[cfg(target_arch = "aarch64")]
+#[test]
+fn neon_equals_scalar() {
+    equals_scalar::<crate::Neon>();
+}
+
 #[test]
 fn panel_products_are_exact() {
     panels_are_sums_of_products::<Scalar>();
+    #[cfg(target_arch = "aarch64")]
+    panels_are_sums_of_products::<crate::Neon>();
     #[cfg(target_arch = "x86_64")]
     panels_are_sums_of_products::<crate::Avx2>();
     #[cfg(target_arch = "x86_64")]

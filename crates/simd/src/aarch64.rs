@@ -1,0 +1,259 @@
+//! NEON, which every 64-bit ARM processor has. Products go through 16 bits, so that no extension is needed.
+
+#![expect(unsafe_code, reason = "intrinsics need the instructions that the value of the type proves")]
+
+use crate::Isa;
+use std::arch::aarch64::*;
+
+/// NEON, on pairs of 128-bit vectors.
+#[derive(Debug, Clone, Copy)]
+pub struct Neon(());
+
+/// Two vectors that count as one of 256 bits.
+#[derive(Debug, Clone, Copy)]
+pub struct Pair<T>(T, T);
+
+/// Sums of four products each: the lanes of `a * b` for signed bytes.
+///
+/// # Safety
+/// The processor must have NEON.
+#[inline(always)]
+unsafe fn products(a: int8x16_t, b: int8x16_t) -> int32x4_t {
+    // SAFETY: the caller vouches for NEON. Pairs are added after widening to 32 bits, so nothing overflows.
+    unsafe {
+        let low = vpaddlq_s16(vmull_s8(vget_low_s8(a), vget_low_s8(b)));
+        let high = vpaddlq_s16(vmull_high_s8(a, b));
+        vpaddq_s32(low, high)
+    }
+}
+
+impl Isa for Neon {
+    const NAME: &'static str = "neon";
+    type Bytes = Pair<uint8x16_t>;
+    type Ints = Pair<int32x4_t>;
+    type Floats = Pair<float32x4_t>;
+    const PANEL_ROWS: usize = 8;
+    const WIDE_UNSIGNED: bool = false;
+    type Lanes = Pair<float32x4_t>;
+    type LaneInts = Pair<int32x4_t>;
+
+    fn new() -> Option<Self> {
+        std::arch::is_aarch64_feature_detected!("neon").then_some(Self(()))
+    }
+
+    #[inline(always)]
+    fn run<R>(self, f: impl FnOnce() -> R) -> R {
+        #[target_feature(enable = "neon")]
+        fn compiled<R>(f: impl FnOnce() -> R) -> R {
+            f()
+        }
+        // SAFETY: `new` looked for NEON.
+        unsafe { compiled(f) }
+    }
+
+    #[inline(always)]
+    fn lanes_splat(self, value: f32) -> Self::Lanes {
+        self.splat(value)
+    }
+
+    #[inline(always)]
+    fn lanes_load(self, values: &[f32]) -> Self::Lanes {
+        self.load_floats(values.first_chunk().expect("a lane for each row"))
+    }
+
+    #[inline(always)]
+    fn lanes_store(self, lanes: Self::Lanes, out: &mut [f32]) {
+        self.store_floats(lanes, out.first_chunk_mut().expect("a lane for each row"));
+    }
+
+    #[inline(always)]
+    fn lanes_multiply_add(self, sum: Self::Lanes, a: Self::Lanes, b: Self::Lanes) -> Self::Lanes {
+        self.multiply_add(sum, a, b)
+    }
+
+    #[inline(always)]
+    fn lanes_multiply(self, a: Self::Lanes, b: Self::Lanes) -> Self::Lanes {
+        // SAFETY: `self` proves NEON.
+        unsafe { Pair(vmulq_f32(a.0, b.0), vmulq_f32(a.1, b.1)) }
+    }
+
+    #[inline(always)]
+    fn lanes_from_ints(self, ints: Self::LaneInts) -> Self::Lanes {
+        // SAFETY: `self` proves NEON.
+        unsafe { Pair(vcvtq_f32_s32(ints.0), vcvtq_f32_s32(ints.1)) }
+    }
+
+    #[inline(always)]
+    fn lane_ints_zero(self) -> Self::LaneInts {
+        // SAFETY: `self` proves NEON.
+        unsafe { Pair(vdupq_n_s32(0), vdupq_n_s32(0)) }
+    }
+
+    #[inline(always)]
+    fn quad_dot(self, sum: Self::LaneInts, quads: &[u8], other: &[u8; 4]) -> Self::LaneInts {
+        // At most 127, unsigned bytes are the same signed.
+        self.quad_dot_signed(sum, quads, other)
+    }
+
+    #[inline(always)]
+    fn quad_dot_signed(self, sum: Self::LaneInts, quads: &[u8], other: &[u8; 4]) -> Self::LaneInts {
+        let quads = self.load(quads.first_chunk().expect("a quad for each row"));
+        // SAFETY: `self` proves NEON.
+        unsafe {
+            let other = vdupq_n_s32(i32::from_le_bytes(*other));
+            let other = vreinterpretq_u8_s32(other);
+            let dots = self.dot_signed(quads, Pair(other, other));
+            Pair(vaddq_s32(sum.0, dots.0), vaddq_s32(sum.1, dots.1))
+        }
+    }
+
+    #[inline(always)]
+    fn load(self, bytes: &[u8; 32]) -> Self::Bytes {
+        // SAFETY: reads the 32 borrowed bytes.
+        unsafe { Pair(vld1q_u8(bytes.as_ptr()), vld1q_u8(bytes.as_ptr().add(16))) }
+    }
+
+    #[inline(always)]
+    fn store(self, bytes: Self::Bytes) -> [u8; 32] {
+        let mut out = [0; 32];
+        // SAFETY: writes the 32 bytes of `out`.
+        unsafe {
+            vst1q_u8(out.as_mut_ptr(), bytes.0);
+            vst1q_u8(out.as_mut_ptr().add(16), bytes.1);
+        }
+        out
+    }
+
+    #[inline(always)]
+    fn nibbles(self, bytes: &[u8; 16]) -> Self::Bytes {
+        // SAFETY: reads the 16 borrowed bytes; `self` proves NEON.
+        unsafe {
+            let both = vld1q_u8(bytes.as_ptr());
+            Pair(vandq_u8(both, vdupq_n_u8(15)), vshrq_n_u8::<4>(both))
+        }
+    }
+
+    #[inline(always)]
+    fn shift_mask(self, bytes: Self::Bytes, count: u8, mask: u8) -> Self::Bytes {
+        // SAFETY: `self` proves NEON; a negative shift goes right.
+        unsafe {
+            let (count, mask) = (vdupq_n_s8(-(count as i8)), vdupq_n_u8(mask));
+            Pair(vandq_u8(vshlq_u8(bytes.0, count), mask), vandq_u8(vshlq_u8(bytes.1, count), mask))
+        }
+    }
+
+    #[inline(always)]
+    fn shift_left(self, bytes: Self::Bytes, count: u8) -> Self::Bytes {
+        // SAFETY: `self` proves NEON.
+        unsafe {
+            let count = vdupq_n_s8(count as i8);
+            Pair(vshlq_u8(bytes.0, count), vshlq_u8(bytes.1, count))
+        }
+    }
+
+    #[inline(always)]
+    fn spread_bits(self, bits: u32, value: u8) -> Self::Bytes {
+        // SAFETY: `self` proves NEON.
+        unsafe {
+            let bit_of_lane = vreinterpretq_u8_u64(vdupq_n_u64(0x8040_2010_0804_0201));
+            let [a, b, c, d] = bits.to_le_bytes();
+            let value = vdupq_n_u8(value);
+            let spread = |low: u8, high: u8| {
+                let bytes = vcombine_u8(vdup_n_u8(low), vdup_n_u8(high));
+                vandq_u8(vtstq_u8(bytes, bit_of_lane), value)
+            };
+            Pair(spread(a, b), spread(c, d))
+        }
+    }
+
+    #[inline(always)]
+    fn or(self, a: Self::Bytes, b: Self::Bytes) -> Self::Bytes {
+        // SAFETY: `self` proves NEON.
+        unsafe { Pair(vorrq_u8(a.0, b.0), vorrq_u8(a.1, b.1)) }
+    }
+
+    #[inline(always)]
+    fn lookup(self, table: &[u8; 16], bytes: Self::Bytes) -> Self::Bytes {
+        // SAFETY: reads the 16 borrowed bytes; `self` proves NEON.
+        unsafe {
+            let table = vld1q_u8(table.as_ptr());
+            Pair(vqtbl1q_u8(table, bytes.0), vqtbl1q_u8(table, bytes.1))
+        }
+    }
+
+    #[inline(always)]
+    fn dot_unsigned(self, a: Self::Bytes, b: Self::Bytes) -> Self::Ints {
+        // At most 127, unsigned bytes are the same signed.
+        self.dot_signed(a, b)
+    }
+
+    #[inline(always)]
+    fn dot_signed(self, a: Self::Bytes, b: Self::Bytes) -> Self::Ints {
+        // SAFETY: `self` proves NEON.
+        unsafe {
+            Pair(
+                products(vreinterpretq_s8_u8(a.0), vreinterpretq_s8_u8(b.0)),
+                products(vreinterpretq_s8_u8(a.1), vreinterpretq_s8_u8(b.1)),
+            )
+        }
+    }
+
+    #[inline(always)]
+    fn splat(self, value: f32) -> Self::Floats {
+        self.halves(value, value)
+    }
+
+    #[inline(always)]
+    fn halves(self, low: f32, high: f32) -> Self::Floats {
+        // SAFETY: `self` proves NEON.
+        unsafe { Pair(vdupq_n_f32(low), vdupq_n_f32(high)) }
+    }
+
+    #[inline(always)]
+    fn multiply_add_ints(self, sum: Self::Floats, ints: Self::Ints, scale: Self::Floats) -> Self::Floats {
+        self.multiply_add(sum, self.lanes_from_ints(ints), scale)
+    }
+
+    #[inline(always)]
+    fn multiply_add(self, sum: Self::Floats, a: Self::Floats, b: Self::Floats) -> Self::Floats {
+        // SAFETY: `self` proves NEON.
+        unsafe { Pair(vfmaq_f32(sum.0, a.0, b.0), vfmaq_f32(sum.1, a.1, b.1)) }
+    }
+
+    #[inline(always)]
+    fn load_floats(self, values: &[f32; 8]) -> Self::Floats {
+        // SAFETY: reads the 8 borrowed floats.
+        unsafe { Pair(vld1q_f32(values.as_ptr()), vld1q_f32(values.as_ptr().add(4))) }
+    }
+
+    #[inline(always)]
+    fn load_halves(self, values: &[u16; 8]) -> Self::Floats {
+        // The conversion of eight numbers is still unstable as an intrinsic; this is two instructions a number.
+        self.load_floats(&values.map(|bits| half::f16::from_bits(bits).to_f32()))
+    }
+
+    #[inline(always)]
+    fn store_floats(self, floats: Self::Floats, out: &mut [f32; 8]) {
+        // SAFETY: writes the 8 borrowed floats.
+        unsafe {
+            vst1q_f32(out.as_mut_ptr(), floats.0);
+            vst1q_f32(out.as_mut_ptr().add(4), floats.1);
+        }
+    }
+
+    #[inline(always)]
+    fn sum(self, values: Self::Floats) -> f32 {
+        // SAFETY: `self` proves NEON.
+        let four: [f32; 4] = unsafe {
+            let mut four = [0.0; 4];
+            vst1q_f32(four.as_mut_ptr(), vaddq_f32(values.0, values.1));
+            four
+        };
+        (four[0] + four[2]) + (four[1] + four[3])
+    }
+
+    #[inline(always)]
+    fn prefetch(self, _bytes: &[u8], _offset: usize) {
+        // The intrinsic is unstable; the processors this is for follow one stream by themselves.
+    }
+}
