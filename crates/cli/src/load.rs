@@ -4,7 +4,7 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use lichen_backend::Executor;
 use lichen_cpu::{CpuConfig, Numerics};
 use lichen_engine::{Engine, EngineConfig};
@@ -71,6 +71,7 @@ pub(crate) struct Opened {
 pub(crate) struct Loaded {
     /// The stem of its file.
     pub(crate) name: String,
+    pub(crate) path: PathBuf,
     pub(crate) engine: Arc<Engine>,
     pub(crate) language: Arc<ModelLanguage>,
 }
@@ -101,6 +102,13 @@ impl Opened {
         let metadata = &self.checkpoint.metadata;
         let read = || -> Result<ModelLanguage> {
             let vocabulary = vocabulary::vocabulary(metadata)?;
+            // Fewer is normal: the rows of the embedding are often padded.
+            let (tokens, rows) = (vocabulary.tokens.len(), self.spec.embed.vocab);
+            if tokens > rows {
+                bail!(
+                    "the tokenizer has {tokens} tokens but the embedding only {rows}; convert the model again"
+                );
+            }
             let template = vocabulary::chat_template(metadata, &vocabulary)?;
             let tokenizer = Arc::new(Tokenizer::new(vocabulary)?);
             Ok(ModelLanguage { tokenizer, template })
@@ -128,7 +136,7 @@ pub(crate) fn load(reference: &Reference, args: &LoadArgs) -> Result<Loaded> {
     let config = EngineConfig { context_cap: opened.spec.context as usize, ..EngineConfig::default() };
     let engine = Engine::start(opened.executor(args)?, language.tokenizer.clone(), config)
         .context("the engine's thread could not be started")?;
-    Ok(Loaded { name: stem(&opened.path), engine: Arc::new(engine), language })
+    Ok(Loaded { name: stem(&opened.path), path: opened.path, engine: Arc::new(engine), language })
 }
 
 /// The name of a file without its extension.

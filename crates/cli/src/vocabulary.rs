@@ -4,40 +4,68 @@ use anyhow::{Context, Result, bail};
 use lichen_format::Metadata;
 use lichen_text::{ChatTemplate, TokenKind, Vocabulary, VocabularyModel};
 
+/// Key of the kind of tokenizer.
+pub(crate) const MODEL: &str = "tokenizer.ggml.model";
+
 /// Reads the `tokenizer.ggml.*` keys.
 ///
 /// # Errors
 /// The model has no tokens, or a kind of tokenizer that is not supported.
 pub(crate) fn vocabulary(metadata: &Metadata) -> Result<Vocabulary> {
     let kind = metadata
-        .str("tokenizer.ggml.model")
+        .str(MODEL)
         .context("the model file has no tokenizer (key tokenizer.ggml.model); convert it again with one")?;
     let Some(model) = VocabularyModel::from_gguf(kind) else {
         bail!("the tokenizer model {kind:?} is not supported; supported are gpt2 and llama");
     };
-    let key = "tokenizer.ggml.tokens";
-    let tokens = metadata.strings(key).with_context(|| {
-        format!("metadata key {key} is missing or has the wrong type; convert the model again")
-    })?;
     let sentencepiece = model == VocabularyModel::SentencePiece;
-    let kinds = metadata.i32s("tokenizer.ggml.token_type").unwrap_or_default();
-    let flag = |key: &str, absent: bool| metadata.bool(&format!("tokenizer.ggml.{key}")).unwrap_or(absent);
+    let merges = if sentencepiece { None } else { Some(required(metadata, "merges", Metadata::strings)?) };
+    let kinds = optional(metadata, "token_type", Metadata::i32s)?.unwrap_or_default();
+    let id = |name: &str| optional(metadata, name, Metadata::u32);
+    let flag = |name: &str, absent: bool| -> Result<bool> {
+        Ok(optional(metadata, name, Metadata::bool)?.unwrap_or(absent))
+    };
     Ok(Vocabulary {
         model,
-        pre: metadata.str("tokenizer.ggml.pre").unwrap_or_default().to_owned(),
-        tokens: tokens.to_vec(),
-        scores: metadata.f32s("tokenizer.ggml.scores").unwrap_or_default().to_vec(),
+        pre: optional(metadata, "pre", Metadata::str)?.unwrap_or_default().to_owned(),
+        tokens: required(metadata, "tokens", Metadata::strings)?.to_vec(),
+        scores: optional(metadata, "scores", Metadata::f32s)?.unwrap_or_default().to_vec(),
         kinds: kinds.into_iter().map(TokenKind::from_gguf).collect(),
-        merges: metadata.strings("tokenizer.ggml.merges").unwrap_or_default().to_vec(),
-        bos: metadata.u32("tokenizer.ggml.bos_token_id"),
-        eos: metadata.u32("tokenizer.ggml.eos_token_id"),
-        eot: metadata.u32("tokenizer.ggml.eot_token_id"),
-        unk: metadata.u32("tokenizer.ggml.unknown_token_id"),
-        add_bos: flag("add_bos_token", sentencepiece),
-        add_eos: flag("add_eos_token", false),
-        add_space_prefix: flag("add_space_prefix", true),
+        merges: merges.unwrap_or_default().to_vec(),
+        bos: id("bos_token_id")?,
+        eos: id("eos_token_id")?,
+        eot: id("eot_token_id")?,
+        unk: id("unknown_token_id")?,
+        add_bos: flag("add_bos_token", sentencepiece)?,
+        add_eos: flag("add_eos_token", false)?,
+        add_space_prefix: flag("add_space_prefix", true)?,
         strip_after_control: metadata.str("general.architecture") == Some("phi3"),
     })
+}
+
+/// The value of `tokenizer.ggml.<name>`; a value of another type is an error, since leaving it out changes the answers.
+fn optional<'m, T>(
+    metadata: &'m Metadata,
+    name: &str,
+    read: impl Fn(&'m Metadata, &str) -> Option<T>,
+) -> Result<Option<T>> {
+    let key = format!("tokenizer.ggml.{name}");
+    match read(metadata, &key) {
+        None if metadata.get(&key).is_some() => {
+            bail!("metadata key {key} has the wrong type or a value out of range; convert the model again")
+        }
+        value => Ok(value),
+    }
+}
+
+/// As [`optional`], for what must be there.
+fn required<'m, T>(
+    metadata: &'m Metadata,
+    name: &str,
+    read: impl Fn(&'m Metadata, &str) -> Option<T>,
+) -> Result<T> {
+    optional(metadata, name, read)?
+        .with_context(|| format!("metadata key tokenizer.ggml.{name} is missing; convert the model again"))
 }
 
 /// Key of the chat template.

@@ -42,6 +42,7 @@ pub fn import(checkpoint: &Checkpoint, context_cap: Option<u32>) -> Result<Model
         let supported = architectures().collect::<Vec<_>>().join(", ");
         return Err(ModelError::Architecture { found: arch.to_owned(), supported });
     };
+    check::numbers(arch, checkpoint)?;
     let spec = importer(&Reader { checkpoint, arch, context_cap })?;
     check::tensors(&spec, checkpoint)?;
     Ok(spec)

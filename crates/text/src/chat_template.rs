@@ -1,6 +1,7 @@
 //! Chat templates: the Jinja programs in model files that turn a conversation into a prompt.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use minijinja::syntax::SyntaxConfig;
@@ -11,12 +12,21 @@ use serde_json::{Map, Value};
 
 use crate::python_json::tojson;
 use crate::strftime::strftime;
+use crate::template_guard::{self, AssignmentLimit, on_a_large_stack};
 
 /// The one template of an environment.
 const NAME: &str = "chat_template";
 
-/// Steps that a template may take: a long conversation takes thousands, an endless loop has to end.
-const FUEL: u64 = 50_000_000;
+/// Steps that a template may take before it has seen the conversation; 64 bytes of text count as one more step. Templates
+/// in use take thousands. An endless loop has to end, and text that doubles must not fill the memory.
+const FUEL: u64 = 400_000;
+/// Steps more per byte of the conversation.
+const FUEL_PER_BYTE: u64 = 8;
+
+/// Values that the check of assignments may look at, per step; looking at one is quicker than a step.
+const CHECKED_PER_STEP: u64 = 16;
+/// How deep calls may nest, in the engine's own measure, where a call of a macro counts 4.
+const MAX_RECURSION: usize = 200;
 
 /// Why a chat template failed.
 #[derive(Debug, thiserror::Error)]
@@ -27,6 +37,9 @@ pub enum ChatTemplateError {
     /// The template stopped, often on purpose: it does not take this conversation.
     #[error("the chat template of the model does not take this conversation: {0}")]
     Render(#[source] Error),
+    /// Templates run on a thread of their own.
+    #[error("the system gives no thread for the chat template: {0}")]
+    Thread(#[source] std::io::Error),
 }
 
 /// A chat template, set up as the environment of Hugging Face transformers.
@@ -42,15 +55,16 @@ impl ChatTemplate {
     ///
     /// # Errors
     ///
-    /// [`ChatTemplateError::Parse`] if it is not valid Jinja.
+    /// [`ChatTemplateError::Parse`] if it is not valid Jinja, or larger and more nested than any in use.
     pub fn new(source: &str, bos: &str, eos: &str) -> Result<Self, ChatTemplateError> {
         let mut environment = Environment::new();
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
-        environment.set_syntax(syntax.map_err(ChatTemplateError::Parse)?);
+        let syntax = syntax.map_err(ChatTemplateError::Parse)?;
+        environment.set_syntax(syntax.clone());
+        environment.set_recursion_limit(MAX_RECURSION);
         environment.set_undefined_behavior(UndefinedBehavior::Lenient);
         environment.set_auto_escape_callback(|_| AutoEscape::None);
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-        environment.set_fuel(Some(FUEL));
         environment.add_filter("tojson", tojson);
         environment.add_filter("e", escape);
         environment.add_filter("escape", escape);
@@ -58,9 +72,11 @@ impl ChatTemplate {
         environment.add_function("raise_exception", |message: String| -> Result<Jinja, Error> {
             Err(Error::new(ErrorKind::InvalidOperation, message))
         });
-        environment
-            .add_template_owned(NAME, without_generation_blocks(source))
-            .map_err(ChatTemplateError::Parse)?;
+        let parsed = on_a_large_stack(|| {
+            let source = template_guard::bounded_source(&without_generation_blocks(source), syntax)?;
+            environment.add_template_owned(NAME, source)
+        });
+        parsed.map_err(ChatTemplateError::Thread)?.map_err(ChatTemplateError::Parse)?;
         let template = Self { environment, bos: bos.to_owned(), eos: eos.to_owned() };
         Ok(template
             .with_clock(|| SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())))
@@ -87,20 +103,36 @@ impl ChatTemplate {
         add_generation_prompt: bool,
         variables: &Map<String, Value>,
     ) -> Result<String, ChatTemplateError> {
-        let mut context: BTreeMap<&str, Jinja> = BTreeMap::new();
-        context.insert("messages", jinja(&with_reasoning_aliases(messages)));
-        context.insert("tools", tools.map_or(Jinja::from(()), jinja));
-        context.insert("documents", Jinja::from(()));
-        context.insert("add_generation_prompt", Jinja::from(add_generation_prompt));
-        context.insert("bos_token", Jinja::from(self.bos.as_str()));
-        context.insert("eos_token", Jinja::from(self.eos.as_str()));
-        for (name, value) in variables {
-            context.insert(name, jinja(value));
-        }
-        self.environment
-            .get_template(NAME)
-            .and_then(|template| template.render(Jinja::from_pairs(context)))
-            .map_err(ChatTemplateError::Render)
+        let rendered = on_a_large_stack(|| {
+            let mut context: BTreeMap<&str, Jinja> = BTreeMap::new();
+            context.insert("messages", jinja(&with_reasoning_aliases(messages)));
+            context.insert("tools", tools.map_or(Jinja::from(()), jinja));
+            context.insert("documents", Jinja::from(()));
+            context.insert("add_generation_prompt", Jinja::from(add_generation_prompt));
+            context.insert("bos_token", Jinja::from(self.bos.as_str()));
+            context.insert("eos_token", Jinja::from(self.eos.as_str()));
+            for (name, value) in variables {
+                context.insert(name, jinja(value));
+            }
+            let given = [Some(messages), tools].into_iter().flatten().chain(variables.values());
+            let bytes: u64 = given.map(|value| value.to_string().len() as u64).sum();
+            let environment = self.with_fuel(FUEL.saturating_add(bytes.saturating_mul(FUEL_PER_BYTE)));
+            environment.get_template(NAME)?.render(Jinja::from_pairs(context))
+        });
+        rendered.map_err(ChatTemplateError::Thread)?.map_err(ChatTemplateError::Render)
+    }
+
+    /// The environment for one rendering, which may take so many steps.
+    fn with_fuel(&self, fuel: u64) -> Environment<'static> {
+        let mut environment = self.environment.clone();
+        environment.set_fuel(Some(fuel));
+        let limit = Arc::new(AssignmentLimit::new(fuel.saturating_mul(CHECKED_PER_STEP)));
+        let namespace_limit = limit.clone();
+        environment.add_filter(template_guard::FILTER, move |value: Jinja| limit.check(value, false));
+        environment.add_filter(template_guard::NAMESPACE_FILTER, move |value: Jinja| {
+            namespace_limit.check(value, true)
+        });
+        environment
     }
 }
 

@@ -13,6 +13,7 @@ mod python_json;
 mod sentencepiece;
 mod stop_matcher;
 mod strftime;
+mod template_guard;
 mod tokenizer;
 mod vocabulary;
 

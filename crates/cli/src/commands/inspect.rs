@@ -20,6 +20,10 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let opened = open(&args.model, args.load.ctx_cap)?;
+    if opened.checkpoint.metadata.get(vocabulary::MODEL).is_some() {
+        // What `run` would refuse is told here too.
+        opened.language()?;
+    }
     let mut rows = model(&opened);
     rows.extend(tensors(&opened));
     rows.extend(memory(&opened)?);
@@ -48,7 +52,7 @@ fn model(opened: &Opened) -> Vec<[String; 2]> {
     }
     rows.push(row("output", if spec.head.tied { "tied to the embedding" } else { "own tensor" }));
     let template = metadata.str(vocabulary::TEMPLATE);
-    rows.push(row("tokenizer", metadata.str("tokenizer.ggml.model").unwrap_or("none")));
+    rows.push(row("tokenizer", metadata.str(vocabulary::MODEL).unwrap_or("none")));
     rows.push(row("chat template", template.map_or("none", |_| "yes")));
     rows
 }

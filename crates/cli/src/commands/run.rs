@@ -55,7 +55,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         let mut messages = Vec::new();
         messages.extend(args.system.map(|text| json!({"role": "system", "content": text})));
         messages.push(json!({"role": "user", "content": text}));
-        answer::chat_prompt(&model.language, &messages)?
+        answer::chat_prompt(&model.language, &messages).with_context(|| model.path.display().to_string())?
     };
     let request = args.sampling.request(prompt);
     let answer = answer::generate(&*model.engine, request, &AtomicBool::new(false), output::text)?;

@@ -81,18 +81,22 @@ impl Reader<'_> {
         let ffn_width = self.size("feed_forward_length", MAX_SIZE)? as usize;
         let ffn = Ffn { width: ffn_width, act: Activation::Silu, fused: false };
         let layer = LayerSpec { mixer: Mixer::Attention(attention), ffn, residual: Residual::PreNorm };
-        let norm_eps = self.f32("attention.layer_norm_rms_epsilon");
         Ok(ModelSpec {
             arch: self.arch.to_owned(),
             context: self.context()?,
-            norm_eps: norm_eps
-                .ok_or_else(|| ModelError::Key(self.key("attention.layer_norm_rms_epsilon")))?,
+            norm_eps: self.norm_eps()?,
             embed: Embed { vocab: self.vocab()?, width, scale: 1.0 },
             ropes,
             layers: vec![layer; blocks],
             head: Head { tied: !self.has("output.weight") },
             rope_tensors: Vec::new(),
         })
+    }
+
+    fn norm_eps(&self) -> Result<f32, ModelError> {
+        let name = "attention.layer_norm_rms_epsilon";
+        let eps = self.f32(name).ok_or_else(|| ModelError::Key(self.key(name)))?;
+        if eps >= 0.0 { Ok(eps) } else { Err(self.value(name, eps, "it must not be negative")) }
     }
 
     /// The embedding table decides: `vocab_size` is often missing.
@@ -121,11 +125,7 @@ impl Reader<'_> {
         if !heads.is_multiple_of(kv_heads) {
             return Err(self.value(kv_key, kv_heads, "it must divide the number of heads"));
         }
-        let head_dim = self.size_or(
-            "attention.key_length",
-            self.size("embedding_length", MAX_SIZE)? / heads,
-            MAX_HEAD_DIM,
-        )?;
+        let head_dim = self.head_dim(heads)?;
         if self.size_or("attention.value_length", head_dim, MAX_HEAD_DIM)? != head_dim {
             return Err(self.unsupported("values of another size than keys"));
         }
@@ -143,6 +143,19 @@ impl Reader<'_> {
         })
     }
 
+    /// Elements of one head: said by the file, else an equal share of the hidden state.
+    fn head_dim(&self, heads: u32) -> Result<u32, ModelError> {
+        let name = "attention.key_length";
+        if let Some(length) = self.u32(name) {
+            return self.in_range(name, length, MAX_HEAD_DIM);
+        }
+        let width = self.size("embedding_length", MAX_SIZE)?;
+        if !width.is_multiple_of(heads) {
+            return Err(self.value("attention.head_count", heads, "it must divide the embedding length"));
+        }
+        self.in_range(name, width / heads, MAX_HEAD_DIM)
+    }
+
     /// Frequencies `base^(-2i / dims) / linear`, with `rope.dimension_count` defaulting to the head size.
     pub(super) fn rope(
         &self,
@@ -156,6 +169,9 @@ impl Reader<'_> {
         if dims == 0 || dims > head_dim || !dims.is_multiple_of(2) {
             return Err(self.value(name, dims, "it must be even and at most the head size"));
         }
+        if base <= 0.0 {
+            return Err(self.value("rope.freq_base", base, "it must be above 0"));
+        }
         let frequency = |i| f64::from(base).powf(-2.0 * i as f64 / dims as f64) / f64::from(linear);
         let inverse_frequencies = (0..dims / 2).map(|i| frequency(i) as f32).collect();
         Ok(Rope { dims, layout, inverse_frequencies, attn_factor: 1.0 })
@@ -168,9 +184,13 @@ impl Reader<'_> {
     /// Divisor of all frequencies: `rope.scaling.factor` where the type is `linear`.
     pub(super) fn linear_scaling(&self) -> Result<f32, ModelError> {
         let kind = self.checkpoint.metadata.str(&self.key("rope.scaling.type"));
-        let factor = self.f32("rope.scaling.factor").filter(|&factor| factor > 0.0);
+        let name = "rope.scaling.factor";
+        let factor = self.f32(name).unwrap_or(1.0);
         match kind {
-            Some("linear") => Ok(factor.unwrap_or(1.0)),
+            // Converters write 0 for a factor that is not in use.
+            Some("linear") if factor == 0.0 => Ok(1.0),
+            Some("linear") if factor > 0.0 => Ok(factor),
+            Some("linear") => Err(self.value(name, factor, "it must not be negative")),
             None | Some("none" | "longrope") => Ok(1.0),
             Some(other) => Err(self.unsupported(format!("rope scaling {other:?}"))),
         }
@@ -188,6 +208,10 @@ impl Reader<'_> {
         let bytes = self.checkpoint.data(info);
         let decoded = quant::decode(info.dtype, &bytes, &mut factors);
         decoded.map_err(|error| ModelError::Decode { name: tensor.to_owned(), reason: error.to_string() })?;
+        if factors.iter().any(|factor| !factor.is_normal()) {
+            let reason = "a factor is zero or no number".to_owned();
+            return Err(ModelError::Decode { name: tensor.to_owned(), reason });
+        }
         rope.inverse_frequencies.iter_mut().zip(factors).for_each(|(frequency, factor)| *frequency /= factor);
         Ok(())
     }
