@@ -3,7 +3,9 @@
 use clap::{Parser, Subcommand};
 
 use crate::build_info::VERSION;
-use crate::commands::{chat, completions, devices, inspect, kernels, list, perplexity, pull, rm, run, serve};
+use crate::commands::{
+    bench, chat, completions, devices, inspect, kernels, list, perplexity, pull, rm, run, serve,
+};
 
 /// Runs language models on this machine.
 #[derive(Debug, Parser)]
@@ -35,6 +37,8 @@ pub(crate) enum Command {
     Inspect(inspect::Args),
     /// Measure how well a model predicts a text
     Perplexity(perplexity::Args),
+    /// Measure tokens per second, as llama-bench does
+    Bench(bench::Args),
     /// Show the kernels of this binary and which of them this processor can run
     Kernels(kernels::Args),
     /// Show what this machine offers to compute with

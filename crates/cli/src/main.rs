@@ -23,7 +23,7 @@ use crate::args::{Cli, Command};
 const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
-    match dispatch(Cli::parse()) {
+    match dispatch(Cli::parse_from(commands::bench::spell_out(std::env::args_os()))) {
         Ok(code) => code,
         // Whoever read our output has seen enough.
         Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
@@ -52,6 +52,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Rm(args) => commands::rm::run(&args),
         Command::Inspect(args) => commands::inspect::run(&args),
         Command::Perplexity(args) => commands::perplexity::run(&args),
+        Command::Bench(args) => commands::bench::run(&args),
         Command::Kernels(args) => commands::kernels::run(&args),
         Command::Devices(args) => commands::devices::run(&args),
         Command::Completions(args) => commands::completions::run(&args),

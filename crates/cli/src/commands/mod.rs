@@ -1,5 +1,6 @@
 //! One command a file: its arguments and what it does.
 
+pub(crate) mod bench;
 pub(crate) mod chat;
 pub(crate) mod completions;
 pub(crate) mod devices;
