@@ -32,7 +32,7 @@ pub(crate) struct LoadArgs {
     #[arg(long, env = "LICHEN_NUMERICS", value_enum, default_value_t = NumericsArg::Fast)]
     pub(crate) numerics: NumericsArg,
 
-    /// Give the same bits whatever else is computed at the same time
+    /// Give the same bits whatever else is computed at the same time; the CPU backend always does, at no cost
     #[arg(long)]
     pub(crate) deterministic: bool,
 }
@@ -54,7 +54,6 @@ impl LoadArgs {
                 NumericsArg::Fast => Numerics::Fast,
                 NumericsArg::Float32 => Numerics::Float32,
             },
-            deterministic: self.deterministic,
             ..CpuConfig::default()
         }
     }

@@ -10,6 +10,8 @@ pub(crate) const BLOCK: usize = 32;
 pub struct Activation {
     pub(crate) quants: Vec<[u8; BLOCK]>,
     pub(crate) scales: Vec<f32>,
+    /// Per 16 values: the sum of their quants.
+    pub(crate) quant_sums: Vec<[i32; 2]>,
     /// Per 16 values: their scale times the sum of their quants, which is what a minimum is multiplied with.
     pub(crate) sums: Vec<[f32; 2]>,
 }
@@ -24,6 +26,7 @@ impl Activation {
         assert!(values.len().is_multiple_of(BLOCK), "{} values are no whole blocks of {BLOCK}", values.len());
         self.quants.clear();
         self.scales.clear();
+        self.quant_sums.clear();
         self.sums.clear();
         for block in values.as_chunks::<BLOCK>().0 {
             let largest = largest(block);
@@ -39,6 +42,7 @@ impl Activation {
                 sums[1] += i32::from(quants[i + BLOCK / 2] as i8);
             }
             self.sums.push([scale * sums[0] as f32, scale * sums[1] as f32]);
+            self.quant_sums.push(sums);
             self.scales.push(scale);
             self.quants.push(quants);
         }

@@ -23,14 +23,15 @@ pub enum Numerics {
 }
 
 /// How the backend runs.
+///
+/// Nothing here but `numerics` changes a bit of the result: every kernel of every instruction set sums in one order,
+/// whatever else is in the batch.
 #[derive(Debug, Clone)]
 pub struct CpuConfig {
     /// Threads that compute.
     pub threads: usize,
     /// How numbers are computed.
     pub numerics: Numerics,
-    /// Sum in the same order whatever else is in the batch, so that results are equal to the bit.
-    pub deterministic: bool,
     /// An instruction set by name; `None` takes the best.
     pub isa: Option<&'static str>,
 }
@@ -38,7 +39,7 @@ pub struct CpuConfig {
 impl Default for CpuConfig {
     fn default() -> Self {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { threads, numerics: Numerics::Fast, deterministic: false, isa: None }
+        Self { threads, numerics: Numerics::Fast, isa: None }
     }
 }
 
@@ -242,7 +243,6 @@ impl CpuExecutor {
             kernels: self.kernels,
             scratch: &self.scratch,
             exact: self.config.numerics == Numerics::Float32,
-            deterministic: self.config.deterministic,
         };
         quantised.resize_with(rows.len() / width, Activation::default);
         if projections.iter().any(|p| multiplier.row(&self.weights[p.weight.0]).is_some()) {

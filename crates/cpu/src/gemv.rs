@@ -1,49 +1,151 @@
-//! `y = W x` for one vector, on the file's own blocks.
+//! `Y = X W^T` for a few vectors, on the file's own blocks.
+//!
+//! Eight rows of weights are read side by side and each has a lane of the sums, so that scales and minimums of all
+//! eight are worked with at once, and each output is summed in the order of the panels of [`crate::panel`]: group by
+//! group along the row. Both give the same bits.
 
 use crate::activation::Activation;
-use crate::codec::Codec;
+use crate::codec::{Codec, GROUP, MOST_GROUPS, ROWS};
 use lichen_simd::Isa;
 
-/// How far ahead of the block in work the next ones are asked for, in bytes. A row is one stream; the hardware's
-/// own prefetch stops at 4 KiB pages.
-const PREFETCH_BYTES: usize = 2048;
+/// Vectors that share one unpacking of the weights.
+const TILE: usize = 4;
 
-/// `out[n] = W[n, k] x[k]`, `weights` being whole rows one after another.
+/// Two groups of rows up to this size share the first-level cache with the vector.
+const NEAR_BYTES: usize = 24 << 10;
+
+/// A cache line.
+const LINE: usize = 64;
+
+/// `out[vector][row]`, `weights` being whole rows one after another.
 #[inline(always)]
-pub(crate) fn gemv<C: Codec, I: Isa>(isa: I, weights: &[u8], x: &Activation, out: &mut [f32]) {
-    let row_bytes = x.len() / C::DTYPE.block_len() * C::DTYPE.block_bytes();
-    for (out, row) in out.iter_mut().zip(weights.chunks_exact(row_bytes)) {
-        *out = row_dot::<C, I>(isa, row, x);
+pub(crate) fn gemv<C: Codec, I: Isa>(isa: I, weights: &[u8], x: &[Activation], out: &mut [f32]) {
+    let rows = out.len() / x.len().max(1);
+    let (tiles, rest) = x.as_chunks::<TILE>();
+    let (tiles_out, rest_out) = out.split_at_mut(tiles.len() * TILE * rows);
+    for (x, out) in tiles.iter().zip(tiles_out.chunks_exact_mut(TILE * rows)) {
+        tile::<C, I, TILE>(isa, weights, x, rows, out);
+    }
+    for (x, out) in rest.as_chunks::<1>().0.iter().zip(rest_out.chunks_exact_mut(rows)) {
+        tile::<C, I, 1>(isa, weights, x, rows, out);
     }
 }
 
 #[inline(always)]
-fn row_dot<C: Codec, I: Isa>(isa: I, row: &[u8], x: &Activation) -> f32 {
-    let mut sum = isa.splat(0.0);
-    let mut minimums = 0.0f32;
-    let mut activations = x.quants.iter().zip(&x.scales).zip(&x.sums);
-    for block in row.chunks_exact(C::DTYPE.block_bytes()) {
-        isa.prefetch(block, PREFETCH_BYTES);
-        C::unpack(
-            isa,
-            block,
-            #[inline(always)]
-            |weights| {
-                let Some(((quants, &scale), sums)) = activations.next() else { return };
-                let quants = isa.load(quants);
-                let products = if C::SIGNED {
-                    isa.dot_signed(weights.bytes, quants)
-                } else {
-                    isa.dot_unsigned(weights.bytes, quants)
-                };
-                let scales = isa.halves(weights.scale[0] * scale, weights.scale[1] * scale);
-                sum = isa.multiply_add_ints(sum, products, scales);
-                if C::HAS_MINIMUM {
-                    minimums = weights.minimum[0].mul_add(sums[0], minimums);
-                    minimums = weights.minimum[1].mul_add(sums[1], minimums);
-                }
-            },
-        );
+fn tile<C: Codec, I: Isa, const N: usize>(
+    isa: I,
+    weights: &[u8],
+    x: &[Activation; N],
+    rows: usize,
+    out: &mut [f32],
+) {
+    let row_bytes = weights.len() / rows;
+    let mut sums = [[0.0; ROWS]; N];
+    for first in (0..rows).step_by(ROWS) {
+        let count = ROWS.min(rows - first);
+        let mut group = [weights; ROWS];
+        for row in 0..ROWS {
+            // Lanes without a row of their own repeat the last.
+            group[row] = &weights[(first + row.min(count - 1)) * row_bytes..][..row_bytes];
+        }
+        eight_rows::<C, I, N>(isa, &group, x, &mut sums);
+        for n in 0..N {
+            out[n * rows + first..][..count].copy_from_slice(&sums[n][..count]);
+        }
     }
-    isa.sum(sum) + minimums
+}
+
+/// `out[vector][row]` for eight rows.
+#[inline(always)]
+fn eight_rows<C: Codec, I: Isa, const N: usize>(
+    isa: I,
+    rows: &[&[u8]; ROWS],
+    x: &[Activation; N],
+    out: &mut [[f32; ROWS]; N],
+) {
+    let (bytes, groups) = (const { C::DTYPE.block_bytes() }, const { C::DTYPE.block_len() / GROUP });
+    let near = 2 * ROWS * rows[0].len() <= NEAR_BYTES;
+    let mut sums = [isa.splat(0.0); N];
+    for index in 0..rows[0].len() / bytes {
+        let mut blocks = [rows[0]; ROWS];
+        for row in 0..ROWS {
+            blocks[row] = &rows[row][index * bytes..][..bytes];
+        }
+        // The eight rows are eight streams, but the eight after them are one: it is asked for from start to end.
+        let next = ROWS * (rows[0].len() + index * bytes);
+        for line in 0..(ROWS * bytes).div_ceil(LINE) {
+            isa.prefetch(rows[0], next + line * LINE, near);
+        }
+        let mut dots = [[[isa.ints_splat(0); ROWS]; MOST_GROUPS]; N];
+        for row in 0..ROWS {
+            C::bytes(
+                isa,
+                blocks[row],
+                #[inline(always)]
+                |group, bytes| {
+                    let bytes = if shifted::<C, I>() { isa.flip_signs(bytes) } else { bytes };
+                    for n in 0..N {
+                        let quants = isa.load(&x[n].quants[index * groups + group]);
+                        dots[n][group][row] = if C::SIGNED && !I::WIDE_UNSIGNED {
+                            isa.dot_signed(bytes, quants)
+                        } else {
+                            isa.dot_unsigned(bytes, quants)
+                        };
+                    }
+                },
+            );
+        }
+        let factors = C::factors(isa, &blocks);
+        for group in 0..groups {
+            for n in 0..N {
+                let dots = isa.half_sums(&dots[n][group]);
+                let at = index * groups + group;
+                let factors = (&factors.scales[group], &factors.minimums[group]);
+                sums[n] = add_group::<C, I>(isa, sums[n], dots, factors, &x[n], at);
+            }
+        }
+    }
+    for n in 0..N {
+        isa.store_floats(sums[n], &mut out[n]);
+    }
+}
+
+/// Whether 128 is added to signed weights, and taken off their products again.
+#[inline(always)]
+const fn shifted<C: Codec, I: Isa>() -> bool {
+    C::SIGNED && I::WIDE_UNSIGNED
+}
+
+/// Adds what group `at` of the vector and the rows give.
+#[inline(always)]
+fn add_group<C: Codec, I: Isa>(
+    isa: I,
+    sum: I::Floats,
+    dots: [I::Ints; 2],
+    (scales, minimums): (&[I::Floats; 2], &[I::Floats; 2]),
+    x: &Activation,
+    at: usize,
+) -> I::Floats {
+    let scale = isa.splat(x.scales[at]);
+    let [low, high] = x.sums[at];
+    let mut sum = sum;
+    if C::PER_HALF {
+        let sums = [low, high];
+        for half in 0..2 {
+            let scale = isa.multiply(scales[half], scale);
+            sum = isa.multiply_add(sum, isa.floats(dots[half]), scale);
+            sum = isa.multiply_add(sum, minimums[half], isa.splat(sums[half]));
+        }
+        return sum;
+    }
+    let mut dots = isa.add_ints(dots[0], dots[1]);
+    if shifted::<C, I>() {
+        let [low, high] = x.quant_sums[at];
+        dots = isa.add_ints(dots, isa.ints_splat(-128 * (low + high)));
+    }
+    sum = isa.multiply_add(sum, isa.floats(dots), isa.multiply(scales[0], scale));
+    if C::HAS_MINIMUM {
+        sum = isa.multiply_add(sum, minimums[0], isa.splat(low + high));
+    }
+    sum
 }

@@ -68,8 +68,6 @@ pub(crate) struct Multiplier<'t> {
     pub(crate) scratch: &'t [Mutex<Scratch>],
     /// Decode weights and compute in floats.
     pub(crate) exact: bool,
-    /// Sum in the same order whatever the number of rows.
-    pub(crate) deterministic: bool,
 }
 
 /// A run of rows of one matrix.
@@ -106,7 +104,7 @@ impl Multiplier<'_> {
                 }
             };
             match self.row(weight) {
-                Some(kernel) if !self.deterministic && input.quantised.len() <= GEMV_ROWS => {
+                Some(kernel) if input.quantised.len() <= GEMV_ROWS => {
                     source.multiply_vectors(kernel, input.quantised, rows.clone(), &mut scratch, write);
                 }
                 kernel => {
@@ -158,10 +156,10 @@ impl Source<'_> {
         scratch: &mut Scratch,
         write: impl Fn(usize, usize, &[f32]),
     ) {
-        scratch.out.resize(rows.len(), 0.0);
-        for (row, x) in x.iter().enumerate() {
-            kernel.run(self.bytes(&rows), x, &mut scratch.out);
-            write(row, rows.start, &scratch.out);
+        scratch.out.resize(x.len() * rows.len(), 0.0);
+        kernel.run(self.bytes(&rows), x, &mut scratch.out);
+        for (row, values) in scratch.out.chunks_exact(rows.len()).enumerate() {
+            write(row, rows.start, values);
         }
     }
 

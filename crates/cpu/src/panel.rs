@@ -4,73 +4,116 @@
 //! output is summed in the order of the row whatever else is in the batch.
 
 use crate::activation::Activation;
-use crate::codec::{Codec, Sub};
+use crate::codec::{Codec, GROUP, ROWS};
 use lichen_simd::Isa;
 use std::array::from_fn;
 
 /// Vectors that share one load of a panel's weights.
 const TILE: usize = 8;
 
+/// How the bytes of a panel are to be multiplied.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// Unsigned bytes.
+    #[default]
+    Unsigned,
+    /// Signed bytes.
+    Signed,
+    /// Signed bytes with 128 added, which is taken off their products again.
+    Shifted,
+}
+
 /// Rows of quantised weights, interleaved.
 #[derive(Debug, Default)]
 pub(crate) struct IntPanel {
-    /// `[sub-block of 32][quad of 4 values][row][4]`.
+    /// `[group of 32][quad of 4 values][row][4]`.
     quads: Vec<u8>,
-    /// `[sub-block][half, if the format has one scale per 16][row]`.
+    /// `[group][half, if the format has one scale per 16][row]`.
     scales: Vec<f32>,
     minimums: Vec<f32>,
-    subs: usize,
+    groups: usize,
     halves: usize,
-    signed: bool,
+    form: Form,
     has_minimum: bool,
 }
 
-/// Interleaves up to [`Isa::PANEL_ROWS`] rows, given one after another; missing ones are zeros.
+/// Interleaves up to [`Isa::PANEL_ROWS`] rows, given one after another; missing ones repeat the last.
 #[inline(always)]
 pub(crate) fn pack<C: Codec, I: Isa>(isa: I, rows: &[u8], row_bytes: usize, panel: &mut IntPanel) {
-    let (lanes, subs) = (I::PANEL_ROWS, row_bytes / C::DTYPE.block_bytes() * C::DTYPE.block_len() / 32);
-    panel.subs = subs;
+    let (bytes, groups) = (const { C::DTYPE.block_bytes() }, const { C::DTYPE.block_len() / GROUP });
+    panel.groups = row_bytes / bytes * groups;
     panel.halves = if C::PER_HALF { 2 } else { 1 };
-    panel.signed = C::SIGNED && !I::WIDE_UNSIGNED;
-    let shifted = C::SIGNED && I::WIDE_UNSIGNED;
-    panel.has_minimum = C::HAS_MINIMUM || shifted;
-    // Rows that are missing keep scale and minimum zero, so what their quads hold doesn't matter.
-    panel.quads.resize(subs * 32 * lanes, 0);
-    for values in [&mut panel.scales, &mut panel.minimums] {
-        values.clear();
-        values.resize(subs * panel.halves * lanes, 0.0);
-    }
-    for (lane, row) in rows.chunks_exact(row_bytes).enumerate().take(lanes) {
-        let mut sub = 0;
-        for block in row.chunks_exact(C::DTYPE.block_bytes()) {
-            C::unpack(
-                isa,
-                block,
-                #[inline(always)]
-                |weights| {
-                    place(isa, panel, &weights, sub, lane, shifted);
-                    sub += 1;
-                },
-            );
+    panel.form = match (C::SIGNED, I::WIDE_UNSIGNED) {
+        (false, _) => Form::Unsigned,
+        (true, false) => Form::Signed,
+        (true, true) => Form::Shifted,
+    };
+    panel.has_minimum = C::HAS_MINIMUM;
+    panel.quads.resize(panel.groups * GROUP * I::PANEL_ROWS, 0);
+    panel.scales.resize(panel.groups * panel.halves * I::PANEL_ROWS, 0.0);
+    panel.minimums.resize(panel.groups * panel.halves * I::PANEL_ROWS, 0.0);
+    let last = rows.len() / row_bytes - 1;
+    for first in (0..I::PANEL_ROWS).step_by(ROWS) {
+        for index in 0..row_bytes / bytes {
+            let mut blocks = [rows; ROWS];
+            for row in 0..ROWS {
+                blocks[row] = &rows[(first + row).min(last) * row_bytes + index * bytes..][..bytes];
+            }
+            place_bytes::<C, I>(isa, panel, &blocks, index * groups, first);
+            place_factors::<C, I>(isa, panel, &blocks, index * groups, first);
         }
     }
 }
 
+/// Writes the bytes of one block of eight rows to lanes `lane..lane + 8`, from group `at` on.
 #[inline(always)]
-fn place<I: Isa>(isa: I, panel: &mut IntPanel, weights: &Sub<I>, sub: usize, lane: usize, shifted: bool) {
-    let lanes = I::PANEL_ROWS;
-    let flip: u32 = if shifted { 0x8080_8080 } else { 0 };
-    let bytes = isa.store(weights.bytes);
-    let quads = &mut panel.quads[sub * 32 * lanes..][..32 * lanes];
-    for (place, quad) in quads.chunks_exact_mut(4 * lanes).zip(bytes.as_chunks::<4>().0) {
-        let quad = u32::from_ne_bytes(*quad) ^ flip;
-        place[4 * lane..][..4].copy_from_slice(&quad.to_ne_bytes());
+fn place_bytes<C: Codec, I: Isa>(
+    isa: I,
+    panel: &mut IntPanel,
+    blocks: &[&[u8]; ROWS],
+    at: usize,
+    lane: usize,
+) {
+    let width = 4 * I::PANEL_ROWS;
+    for row in 0..ROWS {
+        C::bytes(
+            isa,
+            blocks[row],
+            #[inline(always)]
+            |group, bytes| {
+                let bytes = if panel.form == Form::Shifted { isa.flip_signs(bytes) } else { bytes };
+                let quads = &mut panel.quads[(at + group) * 8 * width..][..8 * width];
+                let bytes = isa.store(bytes);
+                for (place, quad) in quads.chunks_exact_mut(width).zip(bytes.as_chunks::<4>().0) {
+                    place[4 * (lane + row)..][..4].copy_from_slice(quad);
+                }
+            },
+        );
     }
-    for half in 0..panel.halves {
-        let at = (sub * panel.halves + half) * lanes + lane;
-        panel.scales[at] = weights.scale[half];
-        let shift = if shifted { 128.0 * weights.scale[half] } else { 0.0 };
-        panel.minimums[at] = weights.minimum[half] - shift;
+}
+
+/// Writes the factors of one block of eight rows to lanes `lane..lane + 8`, from group `at` on.
+#[inline(always)]
+fn place_factors<C: Codec, I: Isa>(
+    isa: I,
+    panel: &mut IntPanel,
+    blocks: &[&[u8]; ROWS],
+    at: usize,
+    lane: usize,
+) {
+    let factors = C::factors(isa, blocks);
+    for group in 0..const { C::DTYPE.block_len() / GROUP } {
+        for half in 0..panel.halves {
+            let place = ((at + group) * panel.halves + half) * I::PANEL_ROWS + lane;
+            let eight = |values: &mut Vec<f32>, factors: I::Floats| {
+                let out = values[place..].first_chunk_mut().expect("the panel has room for all groups");
+                isa.store_floats(factors, out);
+            };
+            eight(&mut panel.scales, factors.scales[group][half]);
+            if C::HAS_MINIMUM {
+                eight(&mut panel.minimums, factors.minimums[group][half]);
+            }
+        }
     }
 }
 
@@ -89,16 +132,22 @@ pub(crate) fn multiply_ints<I: Isa>(isa: I, panel: &IntPanel, x: &[Activation], 
 
 #[inline(always)]
 fn tile_of_ints<I: Isa, const N: usize>(isa: I, panel: &IntPanel, x: &[Activation; N], out: &mut [f32]) {
-    match (panel.halves, panel.signed, panel.has_minimum) {
-        (1, false, true) => ints::<I, N, 1, false, true>(isa, panel, x, out),
-        (1, false, false) => ints::<I, N, 1, false, false>(isa, panel, x, out),
-        (1, true, _) => ints::<I, N, 1, true, false>(isa, panel, x, out),
-        _ => ints::<I, N, 2, false, true>(isa, panel, x, out),
+    use Form::{Shifted, Signed, Unsigned};
+    match (panel.halves, panel.form, panel.has_minimum) {
+        (1, Unsigned, true) => ints::<I, N, 1, UNSIGNED, true>(isa, panel, x, out),
+        (1, Unsigned, false) => ints::<I, N, 1, UNSIGNED, false>(isa, panel, x, out),
+        (1, Signed, _) => ints::<I, N, 1, SIGNED, false>(isa, panel, x, out),
+        (1, Shifted, _) => ints::<I, N, 1, SHIFTED, false>(isa, panel, x, out),
+        _ => ints::<I, N, 2, UNSIGNED, true>(isa, panel, x, out),
     }
 }
 
+const UNSIGNED: u8 = Form::Unsigned as u8;
+const SIGNED: u8 = Form::Signed as u8;
+const SHIFTED: u8 = Form::Shifted as u8;
+
 #[inline(always)]
-fn ints<I: Isa, const N: usize, const HALVES: usize, const SIGNED: bool, const MINIMUM: bool>(
+fn ints<I: Isa, const N: usize, const HALVES: usize, const FORM: u8, const MINIMUM: bool>(
     isa: I,
     panel: &IntPanel,
     x: &[Activation; N],
@@ -106,18 +155,24 @@ fn ints<I: Isa, const N: usize, const HALVES: usize, const SIGNED: bool, const M
 ) {
     let lanes = I::PANEL_ROWS;
     let mut sums: [I::Lanes; N] = [isa.lanes_splat(0.0); N];
-    let quads = panel.quads.chunks_exact(32 * lanes);
+    let quads = panel.quads.chunks_exact(GROUP * lanes);
     let scales = panel.scales.chunks_exact(HALVES * lanes).zip(panel.minimums.chunks_exact(HALVES * lanes));
-    for (sub, (quads, (scales, minimums))) in quads.zip(scales).enumerate().take(panel.subs) {
-        let bytes: [&[u8; 32]; N] = from_fn(|n| &x[n].quants[sub]);
+    for (group, (quads, (scales, minimums))) in quads.zip(scales).enumerate().take(panel.groups) {
+        let bytes: [&[u8; 32]; N] = from_fn(|n| &x[n].quants[group]);
         for half in 0..HALVES {
-            let mut dots = [isa.lane_ints_zero(); N];
+            let mut dots = [isa.lane_ints_splat(0); N];
+            if FORM == SHIFTED {
+                for n in 0..N {
+                    let [low, high] = x[n].quant_sums[group];
+                    dots[n] = isa.lane_ints_splat(-128 * (low + high));
+                }
+            }
             let (from, count) = (half * 8 / HALVES, 8 / HALVES);
             for quad in from..from + count {
                 let weights = &quads[quad * 4 * lanes..][..4 * lanes];
                 for n in 0..N {
                     let other: &[u8; 4] = bytes[n][4 * quad..].first_chunk().expect("eight quads");
-                    dots[n] = if SIGNED {
+                    dots[n] = if FORM == SIGNED {
                         isa.quad_dot_signed(dots[n], weights, other)
                     } else {
                         isa.quad_dot(dots[n], weights, other)
@@ -126,13 +181,13 @@ fn ints<I: Isa, const N: usize, const HALVES: usize, const SIGNED: bool, const M
             }
             let scale = isa.lanes_load(&scales[half * lanes..][..lanes]);
             for n in 0..N {
-                let scale = isa.lanes_multiply(scale, isa.lanes_splat(x[n].scales[sub]));
+                let scale = isa.lanes_multiply(scale, isa.lanes_splat(x[n].scales[group]));
                 sums[n] = isa.lanes_multiply_add(sums[n], isa.lanes_from_ints(dots[n]), scale);
             }
             if MINIMUM {
                 let minimum = isa.lanes_load(&minimums[half * lanes..][..lanes]);
                 for n in 0..N {
-                    let [low, high] = x[n].sums[sub];
+                    let [low, high] = x[n].sums[group];
                     let sum = if HALVES == 1 {
                         low + high
                     } else if half == 0 {

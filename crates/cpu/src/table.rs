@@ -14,14 +14,14 @@ use lichen_simd::{Avx2, Avx512Vnni};
 use lichen_simd::{Isa, Scalar};
 use lichen_tensor::DType;
 
-/// `y = W x` for one weight format on one instruction set.
+/// `Y = X W^T` for one weight format on one instruction set.
 pub struct Gemv {
     /// The format of the weights.
     pub dtype: DType,
     /// The name of the instruction set.
     pub isa: &'static str,
     supported: fn() -> bool,
-    run: fn(&[u8], &Activation, &mut [f32]),
+    run: fn(&[u8], &[Activation], &mut [f32]),
     pack: fn(&[u8], usize, &mut IntPanel),
 }
 
@@ -41,14 +41,20 @@ impl Gemv {
         (self.supported)()
     }
 
-    /// `out[n] = W[n, k] x[k]`, `weights` being `n` rows of `k` values one after another.
+    /// `out[vector][row]`: all vectors of `x` times all rows of `weights`, which lie one after another.
     ///
     /// # Panics
-    /// If `weights` isn't exactly `out.len()` rows of `x.len()` values, or this processor lacks the instructions.
-    pub fn run(&self, weights: &[u8], x: &Activation, out: &mut [f32]) {
-        let row_bytes = self.dtype.bytes_for(x.len() as u64).expect("a row is whole blocks");
-        assert_eq!(weights.len() as u64, row_bytes * out.len() as u64, "weights must be whole rows");
-        (self.run)(weights, x, out);
+    /// If there is no vector, they differ in length, `weights` isn't exactly `out.len() / x.len()` rows of that
+    /// length, or this processor lacks the instructions.
+    pub fn run(&self, weights: &[u8], x: &[Activation], out: &mut [f32]) {
+        let width = x[0].len();
+        assert!(x.iter().all(|x| x.len() == width), "vectors must be of one length");
+        let row_bytes = self.dtype.bytes_for(width as u64).expect("a row is whole blocks") as usize;
+        assert!(out.len().is_multiple_of(x.len()), "outputs must be whole vectors");
+        assert_eq!(weights.len(), row_bytes * (out.len() / x.len()), "weights must be whole rows");
+        if !weights.is_empty() {
+            (self.run)(weights, x, out);
+        }
     }
 
     /// Interleaves rows of `row_bytes` bytes into `panel`.
@@ -69,7 +75,7 @@ fn supported<I: Isa>() -> I {
     I::new().expect("a row is chosen only where it is supported")
 }
 
-fn compiled<C: Codec, I: Isa>(weights: &[u8], x: &Activation, out: &mut [f32]) {
+fn compiled<C: Codec, I: Isa>(weights: &[u8], x: &[Activation], out: &mut [f32]) {
     let isa = supported::<I>();
     isa.run(
         #[inline(always)]

@@ -27,6 +27,26 @@ unsafe fn products(a: int8x16_t, b: int8x16_t) -> int32x4_t {
     }
 }
 
+/// Four rows of four as four columns.
+///
+/// # Safety
+/// The processor must have NEON.
+#[inline(always)]
+unsafe fn transpose4(a: float32x4_t, b: float32x4_t, c: float32x4_t, d: float32x4_t) -> [float32x4_t; 4] {
+    // SAFETY: the caller vouches for NEON.
+    unsafe {
+        let double = |low, high| (vreinterpretq_f64_f32(low), vreinterpretq_f64_f32(high));
+        let (ab_even, cd_even) = double(vtrn1q_f32(a, b), vtrn1q_f32(c, d));
+        let (ab_odd, cd_odd) = double(vtrn2q_f32(a, b), vtrn2q_f32(c, d));
+        [
+            vreinterpretq_f32_f64(vtrn1q_f64(ab_even, cd_even)),
+            vreinterpretq_f32_f64(vtrn1q_f64(ab_odd, cd_odd)),
+            vreinterpretq_f32_f64(vtrn2q_f64(ab_even, cd_even)),
+            vreinterpretq_f32_f64(vtrn2q_f64(ab_odd, cd_odd)),
+        ]
+    }
+}
+
 impl Isa for Neon {
     const NAME: &'static str = "neon";
     type Bytes = Pair<uint8x16_t>;
@@ -73,20 +93,17 @@ impl Isa for Neon {
 
     #[inline(always)]
     fn lanes_multiply(self, a: Self::Lanes, b: Self::Lanes) -> Self::Lanes {
-        // SAFETY: `self` proves NEON.
-        unsafe { Pair(vmulq_f32(a.0, b.0), vmulq_f32(a.1, b.1)) }
+        self.multiply(a, b)
     }
 
     #[inline(always)]
     fn lanes_from_ints(self, ints: Self::LaneInts) -> Self::Lanes {
-        // SAFETY: `self` proves NEON.
-        unsafe { Pair(vcvtq_f32_s32(ints.0), vcvtq_f32_s32(ints.1)) }
+        self.floats(ints)
     }
 
     #[inline(always)]
-    fn lane_ints_zero(self) -> Self::LaneInts {
-        // SAFETY: `self` proves NEON.
-        unsafe { Pair(vdupq_n_s32(0), vdupq_n_s32(0)) }
+    fn lane_ints_splat(self, value: i32) -> Self::LaneInts {
+        self.ints_splat(value)
     }
 
     #[inline(always)]
@@ -167,6 +184,12 @@ impl Isa for Neon {
     }
 
     #[inline(always)]
+    fn flip_signs(self, bytes: Self::Bytes) -> Self::Bytes {
+        // SAFETY: `self` proves NEON.
+        unsafe { Pair(veorq_u8(bytes.0, vdupq_n_u8(0x80)), veorq_u8(bytes.1, vdupq_n_u8(0x80))) }
+    }
+
+    #[inline(always)]
     fn or(self, a: Self::Bytes, b: Self::Bytes) -> Self::Bytes {
         // SAFETY: `self` proves NEON.
         unsafe { Pair(vorrq_u8(a.0, b.0), vorrq_u8(a.1, b.1)) }
@@ -199,19 +222,84 @@ impl Isa for Neon {
     }
 
     #[inline(always)]
-    fn splat(self, value: f32) -> Self::Floats {
-        self.halves(value, value)
-    }
-
-    #[inline(always)]
-    fn halves(self, low: f32, high: f32) -> Self::Floats {
+    fn ints_splat(self, value: i32) -> Self::Ints {
         // SAFETY: `self` proves NEON.
-        unsafe { Pair(vdupq_n_f32(low), vdupq_n_f32(high)) }
+        unsafe { Pair(vdupq_n_s32(value), vdupq_n_s32(value)) }
     }
 
     #[inline(always)]
-    fn multiply_add_ints(self, sum: Self::Floats, ints: Self::Ints, scale: Self::Floats) -> Self::Floats {
-        self.multiply_add(sum, self.lanes_from_ints(ints), scale)
+    fn add_ints(self, a: Self::Ints, b: Self::Ints) -> Self::Ints {
+        // SAFETY: `self` proves NEON.
+        unsafe { Pair(vaddq_s32(a.0, b.0), vaddq_s32(a.1, b.1)) }
+    }
+
+    #[inline(always)]
+    fn half_sums(self, rows: &[Self::Ints; 8]) -> [Self::Ints; 2] {
+        let [a, b, c, d, e, f, g, h] = *rows;
+        // SAFETY: `self` proves NEON. Each addition of neighbours halves the lanes of a row.
+        unsafe {
+            let four = |a, b, c, d| vpaddq_s32(vpaddq_s32(a, b), vpaddq_s32(c, d));
+            [
+                Pair(four(a.0, b.0, c.0, d.0), four(e.0, f.0, g.0, h.0)),
+                Pair(four(a.1, b.1, c.1, d.1), four(e.1, f.1, g.1, h.1)),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    fn splat(self, value: f32) -> Self::Floats {
+        // SAFETY: `self` proves NEON.
+        unsafe { Pair(vdupq_n_f32(value), vdupq_n_f32(value)) }
+    }
+
+    #[inline(always)]
+    fn multiply(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
+        // SAFETY: `self` proves NEON.
+        unsafe { Pair(vmulq_f32(a.0, b.0), vmulq_f32(a.1, b.1)) }
+    }
+
+    #[inline(always)]
+    fn floats(self, ints: Self::Ints) -> Self::Floats {
+        // SAFETY: `self` proves NEON.
+        unsafe { Pair(vcvtq_f32_s32(ints.0), vcvtq_f32_s32(ints.1)) }
+    }
+
+    #[inline(always)]
+    fn floats_of_bytes(self, bytes: u64) -> Self::Floats {
+        // SAFETY: `self` proves NEON.
+        unsafe {
+            let wide = vmovl_s8(vcreate_s8(bytes));
+            self.floats(Pair(vmovl_s16(vget_low_s16(wide)), vmovl_high_s16(wide)))
+        }
+    }
+
+    #[inline(always)]
+    fn half(self, bits: u16) -> f32 {
+        half::f16::from_bits(bits).to_f32()
+    }
+
+    #[inline(always)]
+    fn transpose(self, rows: &[Self::Floats; 8]) -> [Self::Floats; 8] {
+        let [a, b, c, d, e, f, g, h] = *rows;
+        // SAFETY: `self` proves NEON.
+        let ([a0, a1, a2, a3], [b0, b1, b2, b3], [c0, c1, c2, c3], [d0, d1, d2, d3]) = unsafe {
+            (
+                transpose4(a.0, b.0, c.0, d.0),
+                transpose4(e.0, f.0, g.0, h.0),
+                transpose4(a.1, b.1, c.1, d.1),
+                transpose4(e.1, f.1, g.1, h.1),
+            )
+        };
+        [
+            Pair(a0, b0),
+            Pair(a1, b1),
+            Pair(a2, b2),
+            Pair(a3, b3),
+            Pair(c0, d0),
+            Pair(c1, d1),
+            Pair(c2, d2),
+            Pair(c3, d3),
+        ]
     }
 
     #[inline(always)]
@@ -242,18 +330,7 @@ impl Isa for Neon {
     }
 
     #[inline(always)]
-    fn sum(self, values: Self::Floats) -> f32 {
-        // SAFETY: `self` proves NEON.
-        let four: [f32; 4] = unsafe {
-            let mut four = [0.0; 4];
-            vst1q_f32(four.as_mut_ptr(), vaddq_f32(values.0, values.1));
-            four
-        };
-        (four[0] + four[2]) + (four[1] + four[3])
-    }
-
-    #[inline(always)]
-    fn prefetch(self, _bytes: &[u8], _offset: usize) {
+    fn prefetch(self, _bytes: &[u8], _offset: usize, _near: bool) {
         // The intrinsic is unstable; the processors this is for follow one stream by themselves.
     }
 }

@@ -36,9 +36,10 @@ pub trait Isa: Copy + 'static {
     /// Runs `f` compiled for these instructions.
     fn run<R>(self, f: impl FnOnce() -> R) -> R;
 
-    /// Rows of weights that a panel interleaves: one lane each.
+    /// Rows of weights that a panel interleaves: one lane each, a multiple of 8.
     const PANEL_ROWS: usize;
-    /// Whether [`Isa::quad_dot`] takes the whole range of unsigned bytes, so that panels need no signed form.
+    /// Whether [`Isa::dot_unsigned`] and [`Isa::quad_dot`] take the whole range of unsigned bytes, so that signed
+    /// weights can be made unsigned and what that adds be taken off again.
     const WIDE_UNSIGNED: bool;
     /// [`Isa::PANEL_ROWS`] `f32`.
     type Lanes: Copy;
@@ -57,8 +58,8 @@ pub trait Isa: Copy + 'static {
     fn lanes_multiply(self, a: Self::Lanes, b: Self::Lanes) -> Self::Lanes;
     /// The integers as floats.
     fn lanes_from_ints(self, ints: Self::LaneInts) -> Self::Lanes;
-    /// Zero in each lane.
-    fn lane_ints_zero(self) -> Self::LaneInts;
+    /// The same number in each lane.
+    fn lane_ints_splat(self, value: i32) -> Self::LaneInts;
     /// Adds to lane `r` the products of `quads[4r..4r+4]`, unsigned, with the four signed bytes of `other`.
     /// Unsigned bytes must be at most 127 unless [`Isa::WIDE_UNSIGNED`].
     fn quad_dot(self, sum: Self::LaneInts, quads: &[u8], other: &[u8; 4]) -> Self::LaneInts;
@@ -77,34 +78,49 @@ pub trait Isa: Copy + 'static {
     fn shift_left(self, bytes: Self::Bytes, count: u8) -> Self::Bytes;
     /// Byte `i` is `value` where bit `i` of `bits` is set, else 0.
     fn spread_bits(self, bits: u32, value: u8) -> Self::Bytes;
+    /// Adds 128 to each byte: signed bytes become unsigned ones in the same order.
+    fn flip_signs(self, bytes: Self::Bytes) -> Self::Bytes;
     /// Bitwise or.
     fn or(self, a: Self::Bytes, b: Self::Bytes) -> Self::Bytes;
     /// `table[byte]` for each byte; bytes must be below 16.
     fn lookup(self, table: &[u8; 16], bytes: Self::Bytes) -> Self::Bytes;
 
-    /// Lane `i` is the sum of `a[4i..4i+4] * b[4i..4i+4]`, `a` unsigned and at most 127, `b` signed.
+    /// Lane `i` is the sum of `a[4i..4i+4] * b[4i..4i+4]`, `a` unsigned and at most 127 unless
+    /// [`Isa::WIDE_UNSIGNED`], `b` signed.
     fn dot_unsigned(self, a: Self::Bytes, b: Self::Bytes) -> Self::Ints;
     /// As [`Isa::dot_unsigned`] with both signed; `b` must not hold -128.
     fn dot_signed(self, a: Self::Bytes, b: Self::Bytes) -> Self::Ints;
 
     /// The same number in each lane.
+    fn ints_splat(self, value: i32) -> Self::Ints;
+    /// `a + b`, wrapping.
+    fn add_ints(self, a: Self::Ints, b: Self::Ints) -> Self::Ints;
+    /// Lane `i` of the first result is the sum of lanes 0 to 3 of `rows[i]`, of the second that of lanes 4 to 7.
+    fn half_sums(self, rows: &[Self::Ints; 8]) -> [Self::Ints; 2];
+
+    /// The same number in each lane.
     fn splat(self, value: f32) -> Self::Floats;
-    /// `low` in lanes 0 to 3, `high` in lanes 4 to 7.
-    fn halves(self, low: f32, high: f32) -> Self::Floats;
-    /// `sum + ints * scale`, rounded once.
-    fn multiply_add_ints(self, sum: Self::Floats, ints: Self::Ints, scale: Self::Floats) -> Self::Floats;
+    /// `a * b`.
+    fn multiply(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
     /// `sum + a * b`, rounded once.
     fn multiply_add(self, sum: Self::Floats, a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    /// The integers as floats.
+    fn floats(self, ints: Self::Ints) -> Self::Floats;
+    /// Signed bytes as floats, the lowest byte in lane 0.
+    fn floats_of_bytes(self, bytes: u64) -> Self::Floats;
+    /// A half-precision number.
+    fn half(self, bits: u16) -> f32;
+    /// Lane `i` of result `j` is lane `j` of `rows[i]`.
+    fn transpose(self, rows: &[Self::Floats; 8]) -> [Self::Floats; 8];
     /// Loads 8 floats.
     fn load_floats(self, values: &[f32; 8]) -> Self::Floats;
     /// Loads 8 half-precision numbers.
     fn load_halves(self, values: &[u16; 8]) -> Self::Floats;
     /// Stores 8 floats.
     fn store_floats(self, floats: Self::Floats, out: &mut [f32; 8]);
-    /// The sum of the lanes, always as `((0+4)+(2+6)) + ((1+5)+(3+7))`.
-    fn sum(self, values: Self::Floats) -> f32;
-    /// Asks for the cache line `offset` bytes after `bytes`; never faults.
-    fn prefetch(self, bytes: &[u8], offset: usize);
+    /// Asks for the cache line `offset` bytes after the start of `bytes`, into the first level if `near`, else into
+    /// the second; never faults.
+    fn prefetch(self, bytes: &[u8], offset: usize, near: bool);
 }
 
 #[cfg(test)]

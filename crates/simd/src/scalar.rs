@@ -58,8 +58,8 @@ impl Isa for Scalar {
     }
 
     #[inline(always)]
-    fn lane_ints_zero(self) -> [i32; 8] {
-        [0; 8]
+    fn lane_ints_splat(self, value: i32) -> [i32; 8] {
+        [value; 8]
     }
 
     #[inline(always)]
@@ -106,6 +106,11 @@ impl Isa for Scalar {
     }
 
     #[inline(always)]
+    fn flip_signs(self, bytes: [u8; 32]) -> [u8; 32] {
+        bytes.map(|byte| byte ^ 0x80)
+    }
+
+    #[inline(always)]
     fn or(self, a: [u8; 32], b: [u8; 32]) -> [u8; 32] {
         from_fn(|i| a[i] | b[i])
     }
@@ -128,23 +133,53 @@ impl Isa for Scalar {
     }
 
     #[inline(always)]
+    fn ints_splat(self, value: i32) -> [i32; 8] {
+        [value; 8]
+    }
+
+    #[inline(always)]
+    fn add_ints(self, a: [i32; 8], b: [i32; 8]) -> [i32; 8] {
+        from_fn(|lane| a[lane].wrapping_add(b[lane]))
+    }
+
+    #[inline(always)]
+    fn half_sums(self, rows: &[[i32; 8]; 8]) -> [[i32; 8]; 2] {
+        from_fn(|half| from_fn(|row| rows[row][4 * half..][..4].iter().sum()))
+    }
+
+    #[inline(always)]
     fn splat(self, value: f32) -> [f32; 8] {
         [value; 8]
     }
 
     #[inline(always)]
-    fn halves(self, low: f32, high: f32) -> [f32; 8] {
-        from_fn(|lane| if lane < 4 { low } else { high })
-    }
-
-    #[inline(always)]
-    fn multiply_add_ints(self, sum: [f32; 8], ints: [i32; 8], scale: [f32; 8]) -> [f32; 8] {
-        from_fn(|lane| (ints[lane] as f32).mul_add(scale[lane], sum[lane]))
+    fn multiply(self, a: [f32; 8], b: [f32; 8]) -> [f32; 8] {
+        from_fn(|lane| a[lane] * b[lane])
     }
 
     #[inline(always)]
     fn multiply_add(self, sum: [f32; 8], a: [f32; 8], b: [f32; 8]) -> [f32; 8] {
         from_fn(|lane| a[lane].mul_add(b[lane], sum[lane]))
+    }
+
+    #[inline(always)]
+    fn floats(self, ints: [i32; 8]) -> [f32; 8] {
+        ints.map(|int| int as f32)
+    }
+
+    #[inline(always)]
+    fn floats_of_bytes(self, bytes: u64) -> [f32; 8] {
+        bytes.to_le_bytes().map(|byte| f32::from(byte as i8))
+    }
+
+    #[inline(always)]
+    fn half(self, bits: u16) -> f32 {
+        half::f16::from_bits(bits).to_f32()
+    }
+
+    #[inline(always)]
+    fn transpose(self, rows: &[[f32; 8]; 8]) -> [[f32; 8]; 8] {
+        from_fn(|j| from_fn(|i| rows[i][j]))
     }
 
     #[inline(always)]
@@ -163,10 +198,5 @@ impl Isa for Scalar {
     }
 
     #[inline(always)]
-    fn sum(self, v: [f32; 8]) -> f32 {
-        ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]))
-    }
-
-    #[inline(always)]
-    fn prefetch(self, _bytes: &[u8], _offset: usize) {}
+    fn prefetch(self, _bytes: &[u8], _offset: usize, _near: bool) {}
 }

@@ -18,23 +18,19 @@ impl Bytes {
     }
 }
 
-/// Dot products of `bytes` with ones, lane by lane, which shows all bytes of a vector.
+/// All bytes of a vector.
 fn shown<I: Isa>(isa: I, bytes: I::Bytes) -> Vec<f32> {
-    (0..4)
-        .flat_map(|position| {
-            let picks: [u8; 32] = std::array::from_fn(|i| u8::from(i % 4 == position));
-            lanes(isa, isa.dot_signed(bytes, isa.load(&picks)))
-        })
-        .collect()
+    isa.store(bytes).into_iter().map(f32::from).collect()
+}
+
+fn stored<I: Isa>(isa: I, floats: I::Floats) -> Vec<f32> {
+    let mut out = [0.0; 8];
+    isa.store_floats(floats, &mut out);
+    out.to_vec()
 }
 
 fn lanes<I: Isa>(isa: I, ints: I::Ints) -> Vec<f32> {
-    (0..8)
-        .map(|lane| {
-            let pick: [f32; 8] = std::array::from_fn(|i| f32::from(u8::from(i == lane)));
-            isa.sum(isa.multiply_add_ints(isa.splat(0.0), ints, isa.load_floats(&pick)))
-        })
-        .collect()
+    stored(isa, isa.floats(ints))
 }
 
 fn observe<I: Isa>(isa: I, seed: u64) -> Vec<f32> {
@@ -60,9 +56,36 @@ fn observe<I: Isa>(isa: I, seed: u64) -> Vec<f32> {
             seen.extend(shown(isa, isa.lookup(&table, isa.nibbles(&half))));
             seen.extend(lanes(isa, isa.dot_unsigned(isa.load(&low), activation)));
             seen.extend(lanes(isa, isa.dot_signed(isa.load(&any), activation)));
-            let sum = isa.multiply_add(isa.halves(0.3, -7.7), isa.load_floats(&floats), isa.splat(1.1));
-            seen.push(isa.sum(sum));
-            isa.prefetch(&any, 1 << 20);
+            seen.extend(shown(isa, isa.flip_signs(isa.load(&any))));
+            if I::WIDE_UNSIGNED {
+                let flipped = isa.dot_unsigned(isa.flip_signs(isa.load(&any)), activation);
+                let added = isa.dot_unsigned(isa.load(&[128; 32]), activation);
+                let sums = lanes(isa, flipped).into_iter().zip(lanes(isa, added));
+                assert_eq!(
+                    sums.map(|(a, b)| a - b).collect::<Vec<_>>(),
+                    lanes(isa, isa.dot_signed(isa.load(&any), activation))
+                );
+            }
+            let floats = isa.load_floats(&floats);
+            seen.extend(stored(isa, isa.multiply_add(isa.splat(0.3), floats, isa.splat(1.1))));
+            seen.extend(stored(isa, isa.multiply(floats, isa.splat(0.7))));
+            let [a, b] = [0, 8].map(|at| u64::from_le_bytes(std::array::from_fn(|i| half[at + i])));
+            seen.extend(stored(isa, isa.floats_of_bytes(a)));
+            seen.push(isa.half(u16::from_le_bytes([half[0], half[1] & 0x7b])));
+            let rows = std::array::from_fn(|row| isa.floats_of_bytes((a ^ b).rotate_left(row as u32) | 1));
+            for column in isa.transpose(&rows) {
+                seen.extend(stored(isa, column));
+            }
+            let rows: [I::Ints; 8] = std::array::from_fn(|row| {
+                let dots =
+                    isa.dot_signed(isa.load(&any.map(|byte| byte.rotate_left(row as u32))), activation);
+                isa.add_ints(dots, isa.ints_splat(row as i32))
+            });
+            for half in isa.half_sums(&rows) {
+                seen.extend(lanes(isa, half));
+            }
+            isa.prefetch(&any, 1 << 20, true);
+            isa.prefetch(&any, 1 << 20, false);
             seen
         },
     )
@@ -115,7 +138,7 @@ fn observe_panel<I: Isa>(isa: I, seed: u64) -> (Vec<i64>, Vec<i64>) {
         isa.run(
             #[inline(always)]
             || {
-                let mut sum = isa.lane_ints_zero();
+                let mut sum = isa.lane_ints_splat(0);
                 for _ in 0..3 {
                     sum = if signed {
                         isa.quad_dot_signed(sum, &quads, &other)

@@ -79,9 +79,9 @@ macro_rules! lanes_of_avx2 {
         }
 
         #[inline(always)]
-        fn lane_ints_zero(self) -> __m256i {
+        fn lane_ints_splat(self, value: i32) -> __m256i {
             // SAFETY: `self` proves AVX.
-            unsafe { _mm256_setzero_si256() }
+            unsafe { _mm256_set1_epi32(value) }
         }
 
         #[inline(always)]
@@ -153,9 +153,9 @@ macro_rules! lanes_of_avx512 {
         }
 
         #[inline(always)]
-        fn lane_ints_zero(self) -> __m512i {
+        fn lane_ints_splat(self, value: i32) -> __m512i {
             // SAFETY: `self` proves AVX-512 F.
-            unsafe { _mm512_setzero_si512() }
+            unsafe { _mm512_set1_epi32(value) }
         }
 
         #[inline(always)]
@@ -282,6 +282,12 @@ macro_rules! isa_of_256_bits {
             }
 
             #[inline(always)]
+            fn flip_signs(self, bytes: __m256i) -> __m256i {
+                // SAFETY: `self` proves AVX2.
+                unsafe { _mm256_xor_si256(bytes, _mm256_set1_epi8(-128)) }
+            }
+
+            #[inline(always)]
             fn or(self, a: __m256i, b: __m256i) -> __m256i {
                 // SAFETY: `self` proves AVX2.
                 unsafe { _mm256_or_si256(a, b) }
@@ -309,21 +315,88 @@ macro_rules! isa_of_256_bits {
             }
 
             #[inline(always)]
+            fn ints_splat(self, value: i32) -> __m256i {
+                // SAFETY: `self` proves AVX.
+                unsafe { _mm256_set1_epi32(value) }
+            }
+
+            #[inline(always)]
+            fn add_ints(self, a: __m256i, b: __m256i) -> __m256i {
+                // SAFETY: `self` proves AVX2.
+                unsafe { _mm256_add_epi32(a, b) }
+            }
+
+            #[inline(always)]
+            fn half_sums(self, rows: &[__m256i; 8]) -> [__m256i; 2] {
+                // SAFETY: `self` proves AVX2. Each addition of neighbours halves the lanes of a row and doubles the
+                // rows of a vector; the low and high 128 bits stay apart until the end.
+                unsafe {
+                    let [a, b, c, d, e, f, g, h] = *rows;
+                    let first = _mm256_hadd_epi32(_mm256_hadd_epi32(a, b), _mm256_hadd_epi32(c, d));
+                    let last = _mm256_hadd_epi32(_mm256_hadd_epi32(e, f), _mm256_hadd_epi32(g, h));
+                    [
+                        _mm256_permute2x128_si256::<0x20>(first, last),
+                        _mm256_permute2x128_si256::<0x31>(first, last),
+                    ]
+                }
+            }
+
+            #[inline(always)]
+            fn floats(self, ints: __m256i) -> __m256 {
+                // SAFETY: `self` proves AVX.
+                unsafe { _mm256_cvtepi32_ps(ints) }
+            }
+
+            #[inline(always)]
+            fn floats_of_bytes(self, bytes: u64) -> __m256 {
+                // SAFETY: `self` proves AVX2.
+                unsafe { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_cvtsi64_si128(bytes as i64))) }
+            }
+
+            #[inline(always)]
+            fn half(self, bits: u16) -> f32 {
+                // SAFETY: `self` proves F16C.
+                unsafe { _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(bits)))) }
+            }
+
+            #[inline(always)]
+            fn transpose(self, rows: &[__m256; 8]) -> [__m256; 8] {
+                // SAFETY: `self` proves AVX. Pairs of rows, then quads, then the two halves of all eight.
+                unsafe {
+                    let [a, b, c, d, e, f, g, h] = *rows;
+                    let (ab, cd) = (_mm256_unpacklo_ps(a, b), _mm256_unpacklo_ps(c, d));
+                    let (ef, gh) = (_mm256_unpacklo_ps(e, f), _mm256_unpacklo_ps(g, h));
+                    let (ab_high, cd_high) = (_mm256_unpackhi_ps(a, b), _mm256_unpackhi_ps(c, d));
+                    let (ef_high, gh_high) = (_mm256_unpackhi_ps(e, f), _mm256_unpackhi_ps(g, h));
+                    let (low0, high0) = (_mm256_shuffle_ps::<0x44>(ab, cd), _mm256_shuffle_ps::<0x44>(ef, gh));
+                    let (low1, high1) = (_mm256_shuffle_ps::<0xee>(ab, cd), _mm256_shuffle_ps::<0xee>(ef, gh));
+                    let low2 = _mm256_shuffle_ps::<0x44>(ab_high, cd_high);
+                    let high2 = _mm256_shuffle_ps::<0x44>(ef_high, gh_high);
+                    let low3 = _mm256_shuffle_ps::<0xee>(ab_high, cd_high);
+                    let high3 = _mm256_shuffle_ps::<0xee>(ef_high, gh_high);
+                    [
+                        _mm256_permute2f128_ps::<0x20>(low0, high0),
+                        _mm256_permute2f128_ps::<0x20>(low1, high1),
+                        _mm256_permute2f128_ps::<0x20>(low2, high2),
+                        _mm256_permute2f128_ps::<0x20>(low3, high3),
+                        _mm256_permute2f128_ps::<0x31>(low0, high0),
+                        _mm256_permute2f128_ps::<0x31>(low1, high1),
+                        _mm256_permute2f128_ps::<0x31>(low2, high2),
+                        _mm256_permute2f128_ps::<0x31>(low3, high3),
+                    ]
+                }
+            }
+
+            #[inline(always)]
             fn splat(self, value: f32) -> __m256 {
                 // SAFETY: `self` proves AVX.
                 unsafe { _mm256_set1_ps(value) }
             }
 
             #[inline(always)]
-            fn halves(self, low: f32, high: f32) -> __m256 {
+            fn multiply(self, a: __m256, b: __m256) -> __m256 {
                 // SAFETY: `self` proves AVX.
-                unsafe { _mm256_set_m128(_mm_set1_ps(high), _mm_set1_ps(low)) }
-            }
-
-            #[inline(always)]
-            fn multiply_add_ints(self, sum: __m256, ints: __m256i, scale: __m256) -> __m256 {
-                // SAFETY: `self` proves AVX2 and FMA.
-                unsafe { _mm256_fmadd_ps(_mm256_cvtepi32_ps(ints), scale, sum) }
+                unsafe { _mm256_mul_ps(a, b) }
             }
 
             #[inline(always)]
@@ -339,20 +412,16 @@ macro_rules! isa_of_256_bits {
             }
 
             #[inline(always)]
-            fn sum(self, values: __m256) -> f32 {
-                // SAFETY: `self` proves AVX.
-                unsafe {
-                    let four = _mm_add_ps(_mm256_castps256_ps128(values), _mm256_extractf128_ps::<1>(values));
-                    let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-                    _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
-                }
-            }
-
-            #[inline(always)]
-            fn prefetch(self, bytes: &[u8], offset: usize) {
+            fn prefetch(self, bytes: &[u8], offset: usize, near: bool) {
                 let line = bytes.as_ptr().wrapping_add(offset);
                 // SAFETY: a prefetch is a hint and never faults, wherever it points.
-                unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) }
+                unsafe {
+                    if near {
+                        _mm_prefetch::<_MM_HINT_T0>(line.cast());
+                    } else {
+                        _mm_prefetch::<_MM_HINT_T1>(line.cast());
+                    }
+                }
             }
         }
     };

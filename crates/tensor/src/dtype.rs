@@ -39,6 +39,7 @@ pub enum DType {
     Iq4Xs,
 }
 
+#[derive(Clone, Copy)]
 struct Row {
     dtype: DType,
     id: u32,
@@ -51,7 +52,7 @@ const fn row(dtype: DType, id: u32, name: &'static str, block_len: usize, block_
     Row { dtype, id, name, block_len, block_bytes }
 }
 
-static TABLE: [Row; 15] = [
+const TABLE: [Row; 15] = [
     row(DType::F32, 0, "f32", 1, 4),
     row(DType::F16, 1, "f16", 1, 2),
     row(DType::BF16, 30, "bf16", 1, 2),
@@ -80,8 +81,8 @@ impl DType {
         TABLE.iter().find(|row| row.id == id).map(|row| row.dtype)
     }
 
-    fn row(self) -> &'static Row {
-        &TABLE[self as usize]
+    const fn row(self) -> Row {
+        TABLE[self as usize]
     }
 
     /// The ggml number of this type.
@@ -95,12 +96,12 @@ impl DType {
     }
 
     /// Values in a block.
-    pub fn block_len(self) -> usize {
+    pub const fn block_len(self) -> usize {
         self.row().block_len
     }
 
     /// Bytes in a block.
-    pub fn block_bytes(self) -> usize {
+    pub const fn block_bytes(self) -> usize {
         self.row().block_bytes
     }
 

@@ -1,6 +1,6 @@
 //! Formats of 32 weights: half-precision scale (and minimum), then the values. Layouts: ggml `ggml-common.h`.
 
-use super::{Codec, IQ4_VALUES, Sub, bytes_at, half_at};
+use super::{Codec, Factors, IQ4_VALUES, ROWS, bytes_at, halves_at};
 use lichen_simd::Isa;
 use lichen_tensor::DType;
 
@@ -24,13 +24,41 @@ fn five_bits<I: Isa>(isa: I, block: &[u8], offset: usize) -> I::Bytes {
     isa.or(isa.nibbles(bytes_at(block, offset + 4)), isa.spread_bits(high, 16))
 }
 
+/// A scale at the start of the block.
+#[inline(always)]
+fn scale_only<I: Isa>(isa: I, blocks: &[&[u8]; ROWS]) -> Factors<I> {
+    let mut factors = Factors::zeros(isa);
+    factors.scales[0][0] = halves_at(isa, blocks, 0);
+    factors
+}
+
+/// A scale at the start of the block, of values that are stored with `centre` added.
+#[inline(always)]
+fn centred<I: Isa>(isa: I, blocks: &[&[u8]; ROWS], centre: f32) -> Factors<I> {
+    let mut factors = scale_only(isa, blocks);
+    factors.minimums[0][0] = isa.multiply(factors.scales[0][0], isa.splat(-centre));
+    factors
+}
+
+/// A scale at the start of the block, then a minimum.
+#[inline(always)]
+fn scale_and_minimum<I: Isa>(isa: I, blocks: &[&[u8]; ROWS]) -> Factors<I> {
+    let mut factors = scale_only(isa, blocks);
+    factors.minimums[0][0] = halves_at(isa, blocks, 2);
+    factors
+}
+
 impl Codec for Q4_0 {
     const DTYPE: DType = DType::Q4_0;
 
     #[inline(always)]
-    fn unpack<I: Isa>(isa: I, block: &[u8], mut each: impl FnMut(Sub<I>)) {
-        let scale = half_at(block, 0);
-        each(Sub::whole(isa.nibbles(bytes_at(block, 2)), scale, -8.0 * scale));
+    fn bytes<I: Isa>(isa: I, block: &[u8], mut each: impl FnMut(usize, I::Bytes)) {
+        each(0, isa.nibbles(bytes_at(block, 2)));
+    }
+
+    #[inline(always)]
+    fn factors<I: Isa>(isa: I, blocks: &[&[u8]; ROWS]) -> Factors<I> {
+        centred(isa, blocks, 8.0)
     }
 }
 
@@ -38,8 +66,13 @@ impl Codec for Q4_1 {
     const DTYPE: DType = DType::Q4_1;
 
     #[inline(always)]
-    fn unpack<I: Isa>(isa: I, block: &[u8], mut each: impl FnMut(Sub<I>)) {
-        each(Sub::whole(isa.nibbles(bytes_at(block, 4)), half_at(block, 0), half_at(block, 2)));
+    fn bytes<I: Isa>(isa: I, block: &[u8], mut each: impl FnMut(usize, I::Bytes)) {
+        each(0, isa.nibbles(bytes_at(block, 4)));
+    }
+
+    #[inline(always)]
+    fn factors<I: Isa>(isa: I, blocks: &[&[u8]; ROWS]) -> Factors<I> {
+        scale_and_minimum(isa, blocks)
     }
 }
 
@@ -47,9 +80,13 @@ impl Codec for Q5_0 {
     const DTYPE: DType = DType::Q5_0;
 
     #[inline(always)]
-    fn unpack<I: Isa>(isa: I, block: &[u8], mut each: impl FnMut(Sub<I>)) {
-        let scale = half_at(block, 0);
-        each(Sub::whole(five_bits(isa, block, 2), scale, -16.0 * scale));
+    fn bytes<I: Isa>(isa: I, block: &[u8], mut each: impl FnMut(usize, I::Bytes)) {
+        each(0, five_bits(isa, block, 2));
+    }
+
+    #[inline(always)]
+    fn factors<I: Isa>(isa: I, blocks: &[&[u8]; ROWS]) -> Factors<I> {
+        centred(isa, blocks, 16.0)
     }
 }
 
@@ -57,8 +94,13 @@ impl Codec for Q5_1 {
     const DTYPE: DType = DType::Q5_1;
 
     #[inline(always)]
-    fn unpack<I: Isa>(isa: I, block: &[u8], mut each: impl FnMut(Sub<I>)) {
-        each(Sub::whole(five_bits(isa, block, 4), half_at(block, 0), half_at(block, 2)));
+    fn bytes<I: Isa>(isa: I, block: &[u8], mut each: impl FnMut(usize, I::Bytes)) {
+        each(0, five_bits(isa, block, 4));
+    }
+
+    #[inline(always)]
+    fn factors<I: Isa>(isa: I, blocks: &[&[u8]; ROWS]) -> Factors<I> {
+        scale_and_minimum(isa, blocks)
     }
 }
 
@@ -68,8 +110,13 @@ impl Codec for Q8_0 {
     const HAS_MINIMUM: bool = false;
 
     #[inline(always)]
-    fn unpack<I: Isa>(isa: I, block: &[u8], mut each: impl FnMut(Sub<I>)) {
-        each(Sub::whole(isa.load(bytes_at(block, 2)), half_at(block, 0), 0.0));
+    fn bytes<I: Isa>(isa: I, block: &[u8], mut each: impl FnMut(usize, I::Bytes)) {
+        each(0, isa.load(bytes_at(block, 2)));
+    }
+
+    #[inline(always)]
+    fn factors<I: Isa>(isa: I, blocks: &[&[u8]; ROWS]) -> Factors<I> {
+        scale_only(isa, blocks)
     }
 }
 
@@ -79,8 +126,12 @@ impl Codec for Iq4Nl {
     const HAS_MINIMUM: bool = false;
 
     #[inline(always)]
-    fn unpack<I: Isa>(isa: I, block: &[u8], mut each: impl FnMut(Sub<I>)) {
-        let bytes = isa.lookup(&IQ4_VALUES, isa.nibbles(bytes_at(block, 2)));
-        each(Sub::whole(bytes, half_at(block, 0), 0.0));
+    fn bytes<I: Isa>(isa: I, block: &[u8], mut each: impl FnMut(usize, I::Bytes)) {
+        each(0, isa.lookup(&IQ4_VALUES, isa.nibbles(bytes_at(block, 2))));
+    }
+
+    #[inline(always)]
+    fn factors<I: Isa>(isa: I, blocks: &[&[u8]; ROWS]) -> Factors<I> {
+        scale_only(isa, blocks)
     }
 }

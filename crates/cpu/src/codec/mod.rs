@@ -1,6 +1,6 @@
 //! How the blocks of each weight format are read, free of any instruction set.
 //!
-//! Every format is brought to one form: 32 bytes with a scale and a minimum per half,
+//! Every format is brought to one form: groups of 32 bytes with a scale and a minimum per group or half group,
 //! `weight = scale * byte + minimum`. A format whose values are centred (Q4_0 stores `value + 8`) gets a minimum of
 //! `-8 * scale`, so loops know of no offsets.
 
@@ -10,26 +10,33 @@ mod legacy;
 pub use k_quants::{Iq4Xs, Q2K, Q3K, Q4K, Q5K, Q6K};
 pub use legacy::{Iq4Nl, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
 
-use half::f16;
 use lichen_simd::Isa;
 use lichen_tensor::DType;
 
-/// 32 weights: `weight[i] = scale[i / 16] * bytes[i] + minimum[i / 16]`.
-#[derive(Clone, Copy)]
-pub struct Sub<I: Isa> {
-    /// The stored values: signed if the codec says so, else at most 127.
-    pub bytes: I::Bytes,
-    /// Per half of 16.
-    pub scale: [f32; 2],
-    /// Per half of 16.
-    pub minimum: [f32; 2],
+/// Rows of weights that are read side by side, one lane of a vector for each.
+pub const ROWS: usize = 8;
+
+/// Weights of a group.
+pub(crate) const GROUP: usize = 32;
+
+/// Groups of the longest blocks.
+pub(crate) const MOST_GROUPS: usize = 8;
+
+/// What the bytes of one block of [`ROWS`] rows are scaled with: a lane for each row.
+///
+/// `[group][half]`; formats with one scale per group fill the first half only, formats without minimums leave them.
+pub struct Factors<I: Isa> {
+    /// Multiplied with the bytes.
+    pub scales: [[I::Floats; 2]; MOST_GROUPS],
+    /// Added to each weight.
+    pub minimums: [[I::Floats; 2]; MOST_GROUPS],
 }
 
-impl<I: Isa> Sub<I> {
-    /// One scale and one minimum for all 32.
+impl<I: Isa> Factors<I> {
     #[inline(always)]
-    fn whole(bytes: I::Bytes, scale: f32, minimum: f32) -> Self {
-        Self { bytes, scale: [scale; 2], minimum: [minimum; 2] }
+    fn zeros(isa: I) -> Self {
+        let zeros = [[isa.splat(0.0); 2]; MOST_GROUPS];
+        Self { scales: zeros, minimums: zeros }
     }
 }
 
@@ -37,15 +44,18 @@ impl<I: Isa> Sub<I> {
 pub trait Codec: 'static {
     /// The format.
     const DTYPE: DType;
-    /// Whether [`Sub::bytes`] are signed.
+    /// Whether the bytes are signed; else they are at most 127.
     const SIGNED: bool = false;
     /// Whether minimums are ever other than zero.
     const HAS_MINIMUM: bool = true;
-    /// Whether the two halves of a [`Sub`] have scales of their own.
+    /// Whether the two halves of a group have factors of their own.
     const PER_HALF: bool = false;
 
-    /// Calls `each` with the groups of 32 weights of `block`, in order.
-    fn unpack<I: Isa>(isa: I, block: &[u8], each: impl FnMut(Sub<I>));
+    /// Calls `each` with the number and the bytes of each group of `block`, in order.
+    fn bytes<I: Isa>(isa: I, block: &[u8], each: impl FnMut(usize, I::Bytes));
+
+    /// Scales and minimums of one block of each row.
+    fn factors<I: Isa>(isa: I, blocks: &[&[u8]; ROWS]) -> Factors<I>;
 }
 
 /// The values that the 4-bit codes of IQ4_NL and IQ4_XS stand for (ggml, `kvalues_iq4nl`), as signed bytes.
@@ -60,10 +70,20 @@ const IQ4_VALUES: [u8; 16] = {
     bytes
 };
 
-/// A half-precision number at `offset` of a block.
+/// The bits of a half-precision number at `offset` of a block.
 #[inline(always)]
-fn half_at(block: &[u8], offset: usize) -> f32 {
-    f16::from_le_bytes([block[offset], block[offset + 1]]).to_f32()
+fn half_bits(block: &[u8], offset: usize) -> u16 {
+    u16::from_le_bytes(*bytes_at(block, offset))
+}
+
+/// Half-precision numbers at `offset` of each block.
+#[inline(always)]
+fn halves_at<I: Isa>(isa: I, blocks: &[&[u8]; ROWS], offset: usize) -> I::Floats {
+    let mut bits = [0; ROWS];
+    for row in 0..ROWS {
+        bits[row] = half_bits(blocks[row], offset);
+    }
+    isa.load_halves(&bits)
 }
 
 /// `N` bytes at `offset` of a block.
