@@ -20,6 +20,8 @@ pub struct Usage {
     pub cached: usize,
     /// Of the answer.
     pub completion: usize,
+    /// Of the answer, spent on thinking.
+    pub reasoning: usize,
 }
 
 impl Usage {
@@ -29,7 +31,7 @@ impl Usage {
             "completion_tokens": self.completion,
             "total_tokens": self.prompt + self.completion,
             "prompt_tokens_details": {"cached_tokens": self.cached},
-            "completion_tokens_details": {"reasoning_tokens": 0},
+            "completion_tokens_details": {"reasoning_tokens": self.reasoning},
         })
     }
 }
@@ -135,7 +137,7 @@ mod tests {
         answer.include_usage = true;
         assert!(answer.text("x")["usage"].is_null());
         assert_eq!(
-            answer.usage(Usage { prompt: 2, cached: 1, completion: 3 }).unwrap()["usage"]["total_tokens"],
+            answer.usage(Usage { prompt: 2, cached: 1, completion: 3, reasoning: 0 }).unwrap()["usage"]["total_tokens"],
             5
         );
     }

@@ -29,6 +29,8 @@ pub enum Error {
         requested_tokens: usize,
         /// The cap in tokens.
         context_cap: usize,
+        /// Bytes of keys and values that one token takes.
+        kv_bytes_per_token: u64,
     },
     /// No such model is loaded.
     #[error("the model '{model}' is not loaded here; loaded: {}", if loaded.is_empty() { "none".into() } else { loaded.join(", ") })]
@@ -38,11 +40,13 @@ pub enum Error {
         /// Names that would work.
         loaded: Vec<String>,
     },
-    /// The node is on its way down.
+    /// The model is not in a state to answer.
     #[error("the model is {state}; try again later")]
     ModelNotReady {
         /// `loading`, `draining` or `failed`.
         state: &'static str,
+        /// Share of the load that is done, 0 to 1.
+        progress: f32,
         /// Seconds after which a retry makes sense.
         retry_after: u64,
     },
@@ -76,6 +80,18 @@ pub enum Error {
         /// The limit in bytes.
         limit: usize,
     },
+    /// No key, or one that is not known here.
+    #[error("{reason}; send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'")]
+    Unauthorized {
+        /// What is wrong with the key.
+        reason: &'static str,
+    },
+    /// A deadline passed before the answer was complete.
+    #[error("the request was not served within its deadline of {seconds} s")]
+    DeadlineExceeded {
+        /// The deadline in seconds.
+        seconds: u64,
+    },
     /// A fault of ours.
     #[error("engine fault: {reason}")]
     EngineFault {
@@ -97,11 +113,13 @@ impl Error {
         match self {
             Self::InvalidRequest { .. } | Self::ContextOverBudget { .. } => 400,
             Self::ModelNotFound { .. } | Self::RouteNotFound { .. } => 404,
+            Self::Unauthorized { .. } => 401,
             Self::MethodNotAllowed { .. } => 405,
             Self::BodyTooLarge { .. } => 413,
             Self::QueueFull { .. } => 429,
             Self::EngineFault { .. } => 500,
             Self::ModelNotReady { .. } => 503,
+            Self::DeadlineExceeded { .. } => 504,
         }
     }
 
@@ -116,6 +134,8 @@ impl Error {
             Self::RouteNotFound { .. } => "not_found",
             Self::MethodNotAllowed { .. } => "method_not_allowed",
             Self::BodyTooLarge { .. } => "request_too_large",
+            Self::Unauthorized { .. } => "unauthorized",
+            Self::DeadlineExceeded { .. } => "deadline_exceeded",
             Self::EngineFault { .. } => "engine_fault",
         }
     }
@@ -150,19 +170,25 @@ impl Error {
     fn details(&self) -> Value {
         match self {
             Self::InvalidRequest { param, reason } => json!({"param": param, "reason": reason}),
-            Self::ContextOverBudget { prompt_tokens, requested_tokens, context_cap } => json!({
-                "prompt_tokens": prompt_tokens,
-                "requested_tokens": requested_tokens,
-                "ctx_cap": context_cap,
-                "suggestion": format!(
-                    "shorten the prompt or ask for at most {} tokens",
-                    context_cap.saturating_sub(*prompt_tokens)
-                ),
-                "retryable": false,
-            }),
+            Self::ContextOverBudget { prompt_tokens, requested_tokens, context_cap, kv_bytes_per_token } => {
+                let kv_bytes = |tokens: usize| kv_bytes_per_token.saturating_mul(tokens as u64);
+                json!({
+                    "prompt_tokens": prompt_tokens,
+                    "requested_tokens": requested_tokens,
+                    "ctx_cap": context_cap,
+                    "kv_bytes_per_token": kv_bytes_per_token,
+                    "kv_bytes_needed": kv_bytes(prompt_tokens.saturating_add(*requested_tokens)),
+                    "kv_bytes_available": kv_bytes(*context_cap),
+                    "suggestion": format!(
+                        "shorten the prompt or ask for at most {} tokens",
+                        context_cap.saturating_sub(*prompt_tokens)
+                    ),
+                    "retryable": false,
+                })
+            }
             Self::ModelNotFound { model, loaded } => json!({"model": model, "loaded": loaded}),
-            Self::ModelNotReady { state, retry_after } => {
-                json!({"state": state, "retry_after_s": retry_after})
+            Self::ModelNotReady { state, progress, retry_after } => {
+                json!({"state": state, "progress": progress, "retry_after_s": retry_after})
             }
             Self::QueueFull { queued, limit, estimate } => {
                 json!({"queued": queued, "limit": limit, "estimate_s": estimate})
@@ -170,6 +196,8 @@ impl Error {
             Self::RouteNotFound { path } => json!({"path": path}),
             Self::MethodNotAllowed { method, path } => json!({"method": method, "path": path}),
             Self::BodyTooLarge { limit } => json!({"limit_bytes": limit}),
+            Self::Unauthorized { reason } => json!({"reason": reason}),
+            Self::DeadlineExceeded { seconds } => json!({"deadline_s": seconds}),
             Self::EngineFault { request_id, .. } => json!({"request_id": request_id}),
         }
     }
@@ -192,11 +220,18 @@ mod tests {
 
     #[test]
     fn an_overlong_prompt_is_worded_for_agents() {
-        let error = Error::ContextOverBudget { prompt_tokens: 90, requested_tokens: 1, context_cap: 80 };
+        let error = Error::ContextOverBudget {
+            prompt_tokens: 90,
+            requested_tokens: 1,
+            context_cap: 80,
+            kv_bytes_per_token: 100,
+        };
         let body = error.body();
         assert_eq!(body["error"]["type"], "context_over_budget");
         assert_eq!(body["error"]["code"], "context_length_exceeded");
         assert_eq!(body["error"]["details"]["ctx_cap"], 80);
+        assert_eq!(body["error"]["details"]["kv_bytes_needed"], 9100);
+        assert_eq!(body["error"]["details"]["kv_bytes_available"], 8000);
         assert!(error.to_string().starts_with("This model's maximum context length is 80 tokens. However,"));
         assert!(error.to_string().contains("resulted in 90 tokens"));
     }

@@ -7,14 +7,18 @@ mod answer;
 mod chat;
 mod completion;
 mod error;
+mod event;
 mod fields;
 mod model;
 mod sampling;
+mod turn;
 
 pub use answer::{Answer, Shape, Usage};
 pub use chat::{ChatRequest, check_messages};
 pub use completion::{CompletionRequest, Prompt};
 pub use error::Error;
+pub use event::{Call, Encoder, Finish, Piece, Reply, Sse, TokenLogprob};
 pub use fields::Fields;
 pub use model::ModelCard;
 pub use sampling::{Sampling, StreamOptions};
+pub use turn::{Format, Reasoning, Tool, ToolChoice, Turn};

@@ -72,13 +72,15 @@ pub(crate) fn report(usage: &Usage) {
     };
     let prefilled = usage.prompt_tokens - usage.cached_tokens.min(usage.prompt_tokens);
     // The first token of the answer comes out of the prompt's last step, so its time is the prompt's.
-    let decoded = usage.completion_tokens.saturating_sub(1);
+    let rate = match usage.completion_tokens {
+        0 | 1 => String::new(),
+        tokens => format!(", {:.1} tokens/s", per_second(tokens - 1, usage.decode_time)),
+    };
     output::note(format_args!(
-        "prompt: {} tokens, {:.1} tokens/s; answer: {} tokens, {:.1} tokens/s; peak memory: {}",
+        "prompt: {} tokens, {:.1} tokens/s; answer: {} tokens{rate}; peak memory: {}",
         usage.prompt_tokens,
         per_second(prefilled, usage.time_to_first_token),
         usage.completion_tokens,
-        per_second(decoded, usage.decode_time),
         machine::peak_memory().map_or_else(|| "unknown".to_owned(), output::bytes),
     ));
 }

@@ -47,6 +47,14 @@ pub(crate) enum NumericsArg {
 }
 
 impl LoadArgs {
+    /// Bytes of one number of keys and values.
+    fn kv_number_bytes(&self) -> usize {
+        match self.numerics {
+            NumericsArg::Fast => 2,
+            NumericsArg::Float32 => 4,
+        }
+    }
+
     fn config(&self) -> CpuConfig {
         CpuConfig {
             threads: self.threads.map_or_else(machine::threads, NonZeroUsize::get),
@@ -132,7 +140,11 @@ impl Opened {
 pub(crate) fn load(reference: &Reference, args: &LoadArgs) -> Result<Loaded> {
     let opened = open(reference, args.ctx_cap)?;
     let language = Arc::new(opened.language()?);
-    let config = EngineConfig { context_cap: opened.spec.context as usize, ..EngineConfig::default() };
+    let config = EngineConfig {
+        context_cap: opened.spec.context as usize,
+        kv_bytes_per_token: opened.spec.state_bytes_per_token(args.kv_number_bytes()) as u64,
+        ..EngineConfig::default()
+    };
     let engine = Engine::start(opened.executor(args)?, language.tokenizer.clone(), config)
         .context("the engine's thread could not be started")?;
     Ok(Loaded { name: stem(&opened.path), path: opened.path, engine: Arc::new(engine), language })

@@ -26,11 +26,19 @@ pub struct EngineConfig {
     pub max_running: usize,
     /// Most requests that wait; others are refused.
     pub queue_limit: usize,
+    /// Bytes of keys and values that one token takes; errors and the account of memory tell it.
+    pub kv_bytes_per_token: u64,
 }
 
 impl Default for EngineConfig {
     fn default() -> Self {
-        Self { context_cap: 4096, prefill_tokens: 256, max_running: 8, queue_limit: 64 }
+        Self {
+            context_cap: 4096,
+            prefill_tokens: 256,
+            max_running: 8,
+            queue_limit: 64,
+            kv_bytes_per_token: 0,
+        }
     }
 }
 
@@ -72,9 +80,15 @@ impl Engine {
             return Err(invalid(format!("token {token} is outside the vocabulary of {}", self.vocab)));
         }
         let (prompt_tokens, context_cap) = (request.prompt.len(), self.config.context_cap);
+        let kv_bytes_per_token = self.config.kv_bytes_per_token;
         let requested_tokens = request.max_tokens.unwrap_or(1);
         if prompt_tokens.saturating_add(requested_tokens) > context_cap {
-            return Err(GenerateError::ContextOverBudget { prompt_tokens, requested_tokens, context_cap });
+            return Err(GenerateError::ContextOverBudget {
+                prompt_tokens,
+                requested_tokens,
+                context_cap,
+                kv_bytes_per_token,
+            });
         }
         Ok(())
     }

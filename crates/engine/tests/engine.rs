@@ -165,7 +165,12 @@ fn what_cannot_be_served_is_refused_by_name() {
     let refused = |request| engine.submit(request, Box::new(|_| ())).unwrap_err();
     assert!(refused(greedy(&[], None, &[])).to_string().starts_with("prompt: it has no tokens"));
     assert!(refused(greedy(&[99], None, &[])).to_string().contains("token 99"));
-    let long = GenerateError::ContextOverBudget { prompt_tokens: 2, requested_tokens: 7, context_cap: 8 };
+    let long = GenerateError::ContextOverBudget {
+        prompt_tokens: 2,
+        requested_tokens: 7,
+        context_cap: 8,
+        kv_bytes_per_token: 0,
+    };
     assert_eq!(refused(greedy(&[1, 2], Some(7), &[])), long);
 }
 

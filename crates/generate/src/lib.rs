@@ -136,6 +136,8 @@ pub enum GenerateError {
         requested_tokens: usize,
         /// The cap.
         context_cap: usize,
+        /// Bytes of keys and values that one token takes.
+        kv_bytes_per_token: u64,
     },
     /// The request is malformed.
     #[error("{param}: {reason}")]
@@ -226,8 +228,12 @@ mod tests {
 
     #[test]
     fn an_overlong_prompt_is_the_clients_fault() {
-        let error =
-            GenerateError::ContextOverBudget { prompt_tokens: 9, requested_tokens: 1, context_cap: 8 };
+        let error = GenerateError::ContextOverBudget {
+            prompt_tokens: 9,
+            requested_tokens: 1,
+            context_cap: 8,
+            kv_bytes_per_token: 4,
+        };
         assert_eq!(error.fault(), Fault::Client);
         assert!(!error.retryable());
         assert!(error.to_string().contains("maximum context length is 8 tokens"));

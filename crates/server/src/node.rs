@@ -201,7 +201,11 @@ impl Node {
     /// As [`Node::model`], and [`Error::ModelNotReady`] while draining.
     pub(crate) fn ready_model(&self, name: Option<&str>) -> Result<Arc<Model>, Error> {
         if self.is_draining() {
-            return Err(Error::ModelNotReady { state: "draining", retry_after: DRAIN_RETRY_AFTER });
+            return Err(Error::ModelNotReady {
+                state: "draining",
+                progress: 0.0,
+                retry_after: DRAIN_RETRY_AFTER,
+            });
         }
         self.model(name)
     }

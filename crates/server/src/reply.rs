@@ -33,9 +33,12 @@ impl IntoResponse for Refusal {
 /// An engine's error in the terms of the API.
 pub(crate) fn from_engine(error: GenerateError, model: &Model, id: &RequestId) -> Error {
     match error {
-        GenerateError::ContextOverBudget { prompt_tokens, requested_tokens, context_cap } => {
-            Error::ContextOverBudget { prompt_tokens, requested_tokens, context_cap }
-        }
+        GenerateError::ContextOverBudget {
+            prompt_tokens,
+            requested_tokens,
+            context_cap,
+            kv_bytes_per_token,
+        } => Error::ContextOverBudget { prompt_tokens, requested_tokens, context_cap, kv_bytes_per_token },
         GenerateError::Invalid { param, reason } => Error::invalid(param, reason),
         GenerateError::QueueFull { queued, limit } => {
             Error::QueueFull { queued, limit, estimate: model.estimate(queued) }

@@ -127,7 +127,12 @@ async fn errors_have_the_openai_shape() {
 
 #[tokio::test]
 async fn refusals_of_the_engine_come_with_their_status() {
-    let long = GenerateError::ContextOverBudget { prompt_tokens: 200, requested_tokens: 1, context_cap: 128 };
+    let long = GenerateError::ContextOverBudget {
+        prompt_tokens: 200,
+        requested_tokens: 1,
+        context_cap: 128,
+        kv_bytes_per_token: 4,
+    };
     let full = GenerateError::QueueFull { queued: 8, limit: 8 };
     let cases = [
         (long, 400, "context_length_exceeded"),
