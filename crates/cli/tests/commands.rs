@@ -3,7 +3,7 @@
 
 mod support;
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::process::Stdio;
 
 use support::{lichen, model, run, stderr, stdout};
@@ -98,6 +98,36 @@ fn chat_remembers_until_told_to_forget() {
     assert_eq!(counts.len(), 3, "{notes}");
     assert!(counts[1] > counts[0] && counts[2] < counts[1], "{counts:?}");
     assert!(notes.contains("/clear  forget") && notes.contains("no command /nothing"), "{notes}");
+}
+
+/// Needs `LICHEN_TEST_MODELS` (see README), since the answer must take longer than the signal.
+#[cfg(unix)]
+#[test]
+fn an_interrupt_stops_the_answer_and_not_the_chat() {
+    let Ok(models) = std::env::var("LICHEN_TEST_MODELS") else {
+        eprintln!("skipped: LICHEN_TEST_MODELS is not set");
+        return;
+    };
+    let mut child = lichen()
+        .args(["chat", &format!("{models}/SmolLM2-135M-Instruct.Q4_1.gguf"), "-n", "1500", "--threads", "1"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(b"Write a very long story about a river and all its towns.\n").unwrap();
+    let mut first = [0];
+    child.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
+    let pid = child.id().to_string();
+    assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    stdin.write_all(b"/help\n/quit\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let notes = stderr(&output);
+    let tokens: usize = notes.split("answer: ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+    assert!(tokens < 1000, "{notes}");
+    assert!(notes.contains("/clear  forget"), "{notes}");
 }
 
 #[test]

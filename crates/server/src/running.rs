@@ -75,6 +75,7 @@ impl Running {
                         prompt: usage.prompt_tokens,
                         cached: usage.cached_tokens,
                         completion: usage.completion_tokens,
+                        reasoning: 0,
                     },
                 ))
             }
