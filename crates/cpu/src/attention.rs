@@ -3,10 +3,11 @@
 //!
 //! Each row is computed by itself in the order of its pages, so its bits depend on nothing else in the batch.
 
-use crate::kv::{LayerPlace, PAGE_TOKENS, Page};
+use crate::kv::{LayerPlace, Numbers, PAGE_TOKENS, Page};
 use crate::math::exp;
 use lichen_simd::Isa;
 use std::array::from_fn;
+use std::sync::Arc;
 
 /// Query rows that share the loads of keys and values.
 pub(crate) const ROWS: usize = 4;
@@ -32,7 +33,7 @@ pub(crate) struct Scoring {
 /// The pages of one KV head.
 #[derive(Clone, Copy)]
 pub(crate) struct HeadPages<'k> {
-    pub(crate) pages: &'k [Page],
+    pub(crate) pages: &'k [Arc<Page>],
     pub(crate) place: LayerPlace,
     pub(crate) head: usize,
 }
@@ -79,13 +80,13 @@ fn rows<I: Isa, const N: usize>(
         let tokens = PAGE_TOKENS.min(to - first);
         let (keys, values) = (kv.place.keys(kv.head), kv.place.values(kv.head));
         let numbers = stride * PAGE_TOKENS;
-        match &kv.pages[page] {
-            Page::F16(page) => {
+        match &kv.pages[page].numbers {
+            Numbers::F16(page) => {
                 score(isa, &queries, &mut state, page[keys..][..numbers].as_chunks().0, I::load_halves);
                 weigh(&queries, &mut state, first, tokens, scoring, out, stride);
                 add_values(isa, &state, page[values..][..numbers].as_chunks().0, I::load_halves, tokens, out);
             }
-            Page::F32(page) => {
+            Numbers::F32(page) => {
                 score(isa, &queries, &mut state, page[keys..][..numbers].as_chunks().0, I::load_floats);
                 weigh(&queries, &mut state, first, tokens, scoring, out, stride);
                 add_values(isa, &state, page[values..][..numbers].as_chunks().0, I::load_floats, tokens, out);

@@ -9,7 +9,7 @@ use crate::linear::{Input, Matrix, Multiplier, Scratch, Weight};
 use crate::math;
 use crate::table::{self, Kernels};
 use crate::team::{Parts, Team};
-use lichen_backend::{Executor, ExecutorError};
+use lichen_backend::{Executor, ExecutorError, PageId};
 use lichen_op::{Batch, BufferId, Op, Plan, Projection, Rows, WeightId};
 use std::sync::{Arc, Mutex};
 
@@ -423,6 +423,44 @@ impl Executor for CpuExecutor {
         };
         self.plan.steps = steps;
         Ok(logits)
+    }
+
+    fn hidden(&mut self, batch: &Batch) -> Result<Vec<f32>, ExecutorError> {
+        self.prepare(batch)?;
+        let steps = std::mem::take(&mut self.plan.steps);
+        let mut hidden = Vec::new();
+        for op in &steps {
+            match op {
+                Op::Logits { x, .. } => hidden = self.buffers[x.0].clone(),
+                op => self.step(op, batch),
+            }
+        }
+        self.plan.steps = steps;
+        Ok(hidden)
+    }
+
+    fn page_tokens(&self) -> usize {
+        crate::kv::PAGE_TOKENS
+    }
+
+    fn pages(&self) -> usize {
+        self.kv.live()
+    }
+
+    fn hold(&mut self, sequence: u64) -> Vec<PageId> {
+        self.kv.hold(sequence)
+    }
+
+    fn adopt(&mut self, sequence: u64, pages: &[PageId], tokens: usize) {
+        self.kv.adopt(sequence, pages, tokens);
+    }
+
+    fn release(&mut self, page: PageId) {
+        self.kv.release(page);
+    }
+
+    fn users(&self, page: PageId) -> usize {
+        self.kv.users(page)
     }
 
     fn drop_sequence(&mut self, sequence: u64) {

@@ -4,8 +4,11 @@
 //! `[token][dimension]`, dimensions padded to a multiple of 8, so that attention reads both along its vectors.
 
 use half::f16;
+use lichen_backend::PageId;
 use lichen_op::KvLayout;
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Tokens of a page.
 pub(crate) const PAGE_TOKENS: usize = 64;
@@ -21,9 +24,31 @@ pub enum KvPrecision {
 
 /// The numbers of one page; its precision is its own.
 #[derive(Debug, Clone)]
-pub(crate) enum Page {
+pub(crate) enum Numbers {
     F16(Box<[u16]>),
     F32(Box<[f32]>),
+}
+
+/// One page. Whoever holds it together with others only reads it.
+#[derive(Debug)]
+pub(crate) struct Page {
+    id: PageId,
+    pub(crate) numbers: Numbers,
+    /// How many pages there are.
+    live: Arc<AtomicUsize>,
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        self.live.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A page that is held besides the sequences.
+#[derive(Debug)]
+struct Held {
+    page: Arc<Page>,
+    times: usize,
 }
 
 /// Where one layer lies in a page.
@@ -51,7 +76,7 @@ impl LayerPlace {
 /// The pages of one sequence.
 #[derive(Debug, Default)]
 pub(crate) struct SequenceKv {
-    pub(crate) pages: Vec<Page>,
+    pub(crate) pages: Vec<Arc<Page>>,
     len: usize,
 }
 
@@ -62,6 +87,9 @@ pub(crate) struct Kv {
     page_numbers: usize,
     precision: KvPrecision,
     sequences: HashMap<u64, SequenceKv>,
+    held: HashMap<PageId, Held>,
+    next_page: u64,
+    live: Arc<AtomicUsize>,
 }
 
 impl Kv {
@@ -74,7 +102,15 @@ impl Kv {
             place
         };
         let places = layout.layers.iter().map(&mut place).collect();
-        Self { places, page_numbers: offset, precision, sequences: HashMap::new() }
+        Self {
+            places,
+            page_numbers: offset,
+            precision,
+            sequences: HashMap::new(),
+            held: HashMap::new(),
+            next_page: 0,
+            live: Arc::default(),
+        }
     }
 
     pub(crate) fn place(&self, layer: usize) -> LayerPlace {
@@ -88,22 +124,74 @@ impl Kv {
 
     /// Makes room for tokens `past..past + more` of a sequence and forgets what lies beyond `past`.
     pub(crate) fn reserve(&mut self, sequence: u64, past: usize, more: usize) {
-        let kv = self.sequences.entry(sequence).or_default();
+        let mut kv = self.sequences.remove(&sequence).unwrap_or_default();
         kv.len = past + more;
-        kv.pages.truncate(kv.len.div_ceil(PAGE_TOKENS));
-        while kv.pages.len() < kv.len.div_ceil(PAGE_TOKENS) {
-            kv.pages.push(match self.precision {
-                KvPrecision::F16 => Page::F16(vec![0; self.page_numbers].into_boxed_slice()),
-                KvPrecision::F32 => Page::F32(vec![0.0; self.page_numbers].into_boxed_slice()),
-            });
+        let pages = kv.len.div_ceil(PAGE_TOKENS);
+        kv.pages.truncate(pages);
+        let first_written = past / PAGE_TOKENS;
+        for page in kv.pages.iter_mut().skip(first_written) {
+            if Arc::get_mut(page).is_none() {
+                *page = self.page(page.numbers.clone());
+            }
         }
+        while kv.pages.len() < pages {
+            let numbers = match self.precision {
+                KvPrecision::F16 => Numbers::F16(vec![0; self.page_numbers].into_boxed_slice()),
+                KvPrecision::F32 => Numbers::F32(vec![0.0; self.page_numbers].into_boxed_slice()),
+            };
+            kv.pages.push(self.page(numbers));
+        }
+        self.sequences.insert(sequence, kv);
+    }
+
+    fn page(&mut self, numbers: Numbers) -> Arc<Page> {
+        let id = PageId(self.next_page);
+        self.next_page += 1;
+        self.live.fetch_add(1, Ordering::Relaxed);
+        Arc::new(Page { id, numbers, live: self.live.clone() })
+    }
+
+    /// Pages that exist.
+    pub(crate) fn live(&self) -> usize {
+        self.live.load(Ordering::Relaxed)
+    }
+
+    /// Takes a reference on each page of a sequence.
+    pub(crate) fn hold(&mut self, sequence: u64) -> Vec<PageId> {
+        let Some(kv) = self.sequences.get(&sequence) else { return Vec::new() };
+        let hold = |page: &Arc<Page>| {
+            self.held.entry(page.id).or_insert_with(|| Held { page: page.clone(), times: 0 }).times += 1;
+            page.id
+        };
+        kv.pages.iter().map(hold).collect()
+    }
+
+    /// Begins a sequence with the first `tokens` tokens of held pages.
+    pub(crate) fn adopt(&mut self, sequence: u64, pages: &[PageId], tokens: usize) {
+        let page = |id: &PageId| self.held.get(id).expect("adopted pages are held").page.clone();
+        let pages = pages.iter().take(tokens.div_ceil(PAGE_TOKENS)).map(page).collect();
+        self.sequences.insert(sequence, SequenceKv { pages, len: tokens });
+    }
+
+    /// Gives back one reference.
+    pub(crate) fn release(&mut self, page: PageId) {
+        let Some(held) = self.held.get_mut(&page) else { return };
+        held.times -= 1;
+        if held.times == 0 {
+            self.held.remove(&page);
+        }
+    }
+
+    /// Sequences that have this held page.
+    pub(crate) fn users(&self, page: PageId) -> usize {
+        self.held.get(&page).map_or(0, |held| Arc::strong_count(&held.page) - 1)
     }
 
     pub(crate) fn drop_sequence(&mut self, sequence: u64) {
         self.sequences.remove(&sequence);
     }
 
-    pub(crate) fn pages(&self, sequence: u64) -> &[Page] {
+    pub(crate) fn pages(&self, sequence: u64) -> &[Arc<Page>] {
         self.sequences.get(&sequence).map_or(&[], |kv| &kv.pages)
     }
 
@@ -111,7 +199,9 @@ impl Kv {
     pub(crate) fn store(&mut self, sequence: u64, index: usize, layer: usize, keys: &[f32], values: &[f32]) {
         let place = self.places[layer];
         let Some(kv) = self.sequences.get_mut(&sequence) else { return };
-        let (page, token) = (&mut kv.pages[index / PAGE_TOKENS], index % PAGE_TOKENS);
+        let page =
+            Arc::get_mut(&mut kv.pages[index / PAGE_TOKENS]).expect("reserved pages are the sequence's own");
+        let (page, token) = (&mut page.numbers, index % PAGE_TOKENS);
         for head in 0..place.kv_heads {
             let (key_at, value_at) = (place.keys(head) + token, place.values(head) + token * place.stride);
             for dim in 0..place.head_dim {
@@ -123,7 +213,7 @@ impl Kv {
     }
 }
 
-impl Page {
+impl Numbers {
     fn set(&mut self, at: usize, value: f32) {
         match self {
             Self::F16(numbers) => numbers[at] = f16::from_f32(value).to_bits(),

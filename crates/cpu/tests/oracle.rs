@@ -183,3 +183,55 @@ fn every_instruction_set_gives_the_same_bits() {
         assert!(logits.all(|other| other == best), "{} {}", case.family, case.dtype);
     }
 }
+
+/// A prompt of three pages, longer than the oracle's.
+fn long_prompt(case: &Case) -> Vec<u32> {
+    case.tokens.iter().copied().cycle().take(150).collect()
+}
+
+#[test]
+fn a_shared_prefix_is_as_good_as_a_cold_one_and_stays_as_it_was() {
+    for case in cases().iter().filter(|case| case.dtype == "f16" || case.dtype == "q8_0") {
+        let tokens = long_prompt(case);
+        let mut executor = executor(case, config(Numerics::Fast, 2));
+        let cold = run(&mut executor, 1, &tokens, 512);
+        let pages = executor.hold(1);
+        assert_eq!((pages.len(), executor.pages()), (3, 3));
+        executor.drop_sequence(1);
+        // In the middle of a page, at its end, and everything but the last token.
+        for (sequence, cut) in [(2, 70), (3, 128), (4, 149)] {
+            let mut other = tokens[..cut].to_vec();
+            other.extend(tokens[cut..].iter().rev());
+            executor.adopt(sequence, &pages, cut);
+            assert_eq!(executor.users(pages[0]), 1);
+            let mut diverging = Batch::default();
+            diverging.push(sequence, cut, &other[cut..], true);
+            executor.run(&diverging).unwrap();
+            executor.drop_sequence(sequence);
+            executor.adopt(sequence, &pages, cut);
+            let mut same = Batch::default();
+            same.push(sequence, cut, &tokens[cut..], true);
+            let warm = executor.run(&same).unwrap();
+            assert_eq!(warm, cold[cut * case.vocab..], "{} {} from {cut}", case.family, case.dtype);
+            executor.drop_sequence(sequence);
+        }
+        pages.into_iter().for_each(|page| executor.release(page));
+        assert_eq!(executor.pages(), 0, "no page is left");
+    }
+}
+
+#[test]
+fn hidden_states_agree_with_transformers() {
+    for case in cases().iter().filter(|case| case.dtype == "f32") {
+        let json = std::fs::read(case.path.with_file_name("expected.json")).unwrap();
+        let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+        let prompt = integers(&json["prompt"]);
+        let all = npy(&case.path.with_file_name("hidden.npy"));
+        let mut executor = executor(case, config(Numerics::Float32, 1));
+        let mut batch = Batch::default();
+        batch.push(0, 0, &prompt, true);
+        let hidden = executor.hidden(&batch).unwrap();
+        let off = distance(&hidden, &all[all.len() - hidden.len()..]);
+        assert!(off <= 1e-3, "{}: off by {off}", case.family);
+    }
+}
