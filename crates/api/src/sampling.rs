@@ -7,6 +7,8 @@ use crate::{Error, Fields};
 
 /// Most stop texts of one request. OpenAI allows 4; editors send long lists for code completion.
 const MOST_STOPS: usize = 64;
+/// Most entries of `logit_bias`, as OpenAI allows.
+const MOST_BIASES: usize = 300;
 /// Longest stop text in bytes: the engine holds back that much of the answer.
 const LONGEST_STOP: usize = 1024;
 
@@ -29,6 +31,8 @@ pub struct Sampling {
     pub presence_penalty: Option<f32>,
     /// -2 to 2.
     pub frequency_penalty: Option<f32>,
+    /// Added to the logits of these tokens.
+    pub logit_bias: Vec<(u32, f32)>,
     /// Seed of the random numbers.
     pub seed: Option<u64>,
     /// Texts that end the answer.
@@ -39,7 +43,7 @@ pub struct Sampling {
 
 impl Sampling {
     pub(crate) fn read(fields: &Fields) -> Result<Self, Error> {
-        for name in ["logit_bias", "grammar", "kv", "reasoning_budget"] {
+        for name in ["grammar", "kv", "reasoning_budget"] {
             fields.refuse_unless(name, is_empty)?;
         }
         fields.refuse_unless("n", |n| n.as_u64() == Some(1))?;
@@ -57,6 +61,7 @@ impl Sampling {
             repetition_penalty: repeat,
             presence_penalty: fields.number("presence_penalty", -2.0..=2.0)?,
             frequency_penalty: fields.number("frequency_penalty", -2.0..=2.0)?,
+            logit_bias: logit_bias(fields)?,
             seed: seed(fields)?,
             stop: stop(fields)?,
             ignore_end: fields.flag("ignore_eos")?.unwrap_or(false),
@@ -77,6 +82,22 @@ fn seed(fields: &Fields) -> Result<Option<u64>, Error> {
         // A negative seed is a seed like any other: its bits are taken.
         None => Ok(integer(fields, "seed")?.map(|seed| seed as u64)),
     }
+}
+
+/// Token ids as strings, as JSON has no other keys, with -100 to 100 each.
+fn logit_bias(fields: &Fields) -> Result<Vec<(u32, f32)>, Error> {
+    let wrong = || {
+        let reason =
+            format!("must be an object of up to {MOST_BIASES} token ids with a number from -100 to 100 each");
+        Error::invalid("logit_bias", reason)
+    };
+    let Some(biases) = fields.get("logit_bias") else { return Ok(Vec::new()) };
+    let biases = biases.as_object().filter(|biases| biases.len() <= MOST_BIASES).ok_or_else(wrong)?;
+    let read = |(token, bias): (&String, &Value)| {
+        let bias = bias.as_f64().filter(|bias| (-100.0..=100.0).contains(bias))?;
+        Some((token.parse().ok()?, bias as f32))
+    };
+    biases.iter().map(|bias| read(bias).ok_or_else(wrong)).collect()
 }
 
 fn stop(fields: &Fields) -> Result<Vec<String>, Error> {

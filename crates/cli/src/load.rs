@@ -67,6 +67,60 @@ impl LoadArgs {
     }
 }
 
+/// How many requests a model works on, and what it keeps of them.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct LimitArgs {
+    /// Most requests that run at once; others wait
+    #[arg(long, env = "LICHEN_MAX_CONCURRENT", value_name = "N", default_value = "8")]
+    max_concurrent: NonZeroUsize,
+
+    /// Most requests that wait; others are told to come back later
+    #[arg(long, env = "LICHEN_MAX_QUEUE", value_name = "N", default_value_t = 64)]
+    max_queue: usize,
+
+    /// Most sessions whose state is kept in preference to that of requests without a session
+    #[arg(long, env = "LICHEN_MAX_SESSIONS", value_name = "N", default_value_t = 64)]
+    max_sessions: usize,
+
+    /// Guess tokens from what the text has said before; answers are the same either way
+    #[arg(long, env = "LICHEN_DRAFT", value_enum, default_value_t = Draft::Ngram)]
+    draft: Draft,
+}
+
+/// How tokens are guessed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Draft {
+    /// From repetitions in the text
+    Ngram,
+    /// Not at all
+    Off,
+}
+
+/// Share of the memory available at the time of the load that keys and values may come to take: a quarter.
+const KV_SHARE: u64 = 4;
+
+impl LimitArgs {
+    /// The limits of an engine: every request at its full length, or what memory allows.
+    fn config(&self, spec: &ModelSpec, number_bytes: usize, page_tokens: usize) -> EngineConfig {
+        let context_cap = spec.context as usize;
+        let kv_bytes_per_token = spec.state_bytes_per_token(number_bytes) as u64;
+        let page_bytes = (kv_bytes_per_token * page_tokens as u64).max(1);
+        let wanted = context_cap.div_ceil(page_tokens).saturating_mul(self.max_concurrent.get());
+        let affordable = machine::memory()
+            .map_or(usize::MAX, |(_, available)| (available / KV_SHARE / page_bytes) as usize);
+        EngineConfig {
+            context_cap,
+            max_running: self.max_concurrent.get(),
+            queue_limit: self.max_queue,
+            kv_pages: wanted.min(affordable),
+            max_sessions: self.max_sessions,
+            kv_bytes_per_token,
+            speculate: self.draft == Draft::Ngram,
+            ..EngineConfig::default()
+        }
+    }
+}
+
 /// A model file that has been read and understood, but is not running.
 pub(crate) struct Opened {
     pub(crate) path: PathBuf,
@@ -137,15 +191,12 @@ impl Opened {
 ///
 /// # Errors
 /// As [`open`], or the backend refuses the model.
-pub(crate) fn load(reference: &Reference, args: &LoadArgs) -> Result<Loaded> {
+pub(crate) fn load(reference: &Reference, args: &LoadArgs, limits: &LimitArgs) -> Result<Loaded> {
     let opened = open(reference, args.ctx_cap)?;
     let language = Arc::new(opened.language()?);
-    let config = EngineConfig {
-        context_cap: opened.spec.context as usize,
-        kv_bytes_per_token: opened.spec.state_bytes_per_token(args.kv_number_bytes()) as u64,
-        ..EngineConfig::default()
-    };
-    let engine = Engine::start(opened.executor(args)?, language.tokenizer.clone(), config)
+    let executor = opened.executor(args)?;
+    let config = limits.config(&opened.spec, args.kv_number_bytes(), executor.page_tokens());
+    let engine = Engine::start(executor, language.tokenizer.clone(), config)
         .context("the engine's thread could not be started")?;
     Ok(Loaded { name: stem(&opened.path), path: opened.path, engine: Arc::new(engine), language })
 }

@@ -49,7 +49,13 @@ impl SamplingArgs {
             seed: self.seed,
             ..Sampling::default()
         };
-        Request { prompt, max_tokens: self.max_tokens, stop: self.stop.clone(), sampling, ignore_end: false }
+        Request {
+            prompt,
+            max_tokens: self.max_tokens,
+            stop: self.stop.clone(),
+            sampling,
+            ..Request::default()
+        }
     }
 }
 

@@ -1,21 +1,25 @@
 //! From requests to tokens: one thread owns a model, batches the requests that run, samples and reports.
 
+mod prefix_cache;
 mod sampler;
 mod sequence;
+mod speculation;
+mod thinking;
 mod worker;
 
 pub use sampler::Sampler;
 
 use lichen_backend::Executor;
-use lichen_generate::{Generate, GenerateError, Request, Sink, Ticket};
+use lichen_generate::{Generate, GenerateError, Request, Sink, Stats, Ticket};
 use lichen_text::Tokenizer;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use sequence::Job;
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use worker::Job;
+use std::time::{Duration, Instant};
+use worker::{Command, Worker};
 
-/// Limits of one engine.
+/// Limits of one engine. All of them can be changed while it runs.
 #[derive(Debug, Clone)]
 pub struct EngineConfig {
     /// Most tokens of prompt and answer together.
@@ -26,8 +30,17 @@ pub struct EngineConfig {
     pub max_running: usize,
     /// Most requests that wait; others are refused.
     pub queue_limit: usize,
-    /// Bytes of keys and values that one token takes; errors and the account of memory tell it.
+    /// Most KV pages of running requests and prefix cache together; at least one context is always allowed.
+    pub kv_pages: usize,
+    /// Most sessions whose state is kept in preference to others.
+    pub max_sessions: usize,
+    /// Bytes of keys and values that one token takes; errors and statistics tell it.
     pub kv_bytes_per_token: u64,
+    /// Guess tokens from what the text has said before.
+    pub speculate: bool,
+    /// Steps of running requests may take this long for the sake of new prompts, or a small multiple of what they
+    /// take alone, whichever is longer.
+    pub latency_goal: Duration,
 }
 
 impl Default for EngineConfig {
@@ -37,18 +50,36 @@ impl Default for EngineConfig {
             prefill_tokens: 256,
             max_running: 8,
             queue_limit: 64,
+            kv_pages: 1024,
+            max_sessions: 64,
             kv_bytes_per_token: 0,
+            speculate: true,
+            latency_goal: Duration::from_millis(20),
         }
     }
 }
 
+/// What the engine's thread shares with its callers.
+#[derive(Debug, Default)]
+struct Shared {
+    /// Published after each step.
+    stats: Stats,
+    /// Requests sent and not taken in yet: a burst comes within a step.
+    arriving: usize,
+}
+
 /// A model and the thread that runs it. Dropping it ends the thread; requests then are reported as cancelled.
 pub struct Engine {
-    jobs: Option<Sender<Job>>,
+    commands: Option<Sender<Command>>,
     thread: Option<JoinHandle<()>>,
-    waiting: Arc<AtomicUsize>,
+    shared: Arc<Mutex<Shared>>,
     vocab: usize,
-    config: EngineConfig,
+    config: Mutex<EngineConfig>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    // Nothing that is done under these locks can leave a half-made value behind.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Engine {
@@ -61,17 +92,34 @@ impl Engine {
         tokenizer: Arc<Tokenizer>,
         config: EngineConfig,
     ) -> std::io::Result<Self> {
-        let (jobs, incoming) = std::sync::mpsc::channel();
-        let waiting = Arc::new(AtomicUsize::new(0));
+        let (commands, incoming) = std::sync::mpsc::channel();
+        let shared = Arc::new(Mutex::new(Shared::default()));
         let vocab = executor.vocab();
-        let worker = worker::Worker::new(executor, incoming, waiting.clone(), config.clone());
-        let thread = std::thread::Builder::new()
-            .name("lichen-engine".to_owned())
-            .spawn(move || worker.work(&tokenizer))?;
-        Ok(Self { jobs: Some(jobs), thread: Some(thread), waiting, vocab, config })
+        let for_worker = (shared.clone(), config.clone());
+        let thread = std::thread::Builder::new().name("lichen-engine".to_owned()).spawn(move || {
+            let (shared, config) = for_worker;
+            Worker::new(executor, &tokenizer, incoming, shared, config).work();
+        })?;
+        Ok(Self { commands: Some(commands), thread: Some(thread), shared, vocab, config: Mutex::new(config) })
     }
 
-    fn check(&self, request: &Request) -> Result<(), GenerateError> {
+    /// Changes the limits. Requests that were taken keep what they were promised.
+    pub fn reconfigure(&self, config: EngineConfig) {
+        *lock(&self.config) = config.clone();
+        // Sending fails only if the thread has ended, which the next request will be told.
+        let _ = self.commands().send(Command::Reconfigure(config));
+    }
+
+    /// The limits in force.
+    pub fn config(&self) -> EngineConfig {
+        lock(&self.config).clone()
+    }
+
+    fn commands(&self) -> &Sender<Command> {
+        self.commands.as_ref().expect("the sender lives until the engine is dropped")
+    }
+
+    fn check(&self, request: &Request, config: &EngineConfig) -> Result<(), GenerateError> {
         let invalid = |reason: String| GenerateError::Invalid { param: "prompt", reason };
         if request.prompt.is_empty() {
             return Err(invalid("it has no tokens; give at least one".to_owned()));
@@ -79,9 +127,10 @@ impl Engine {
         if let Some(token) = request.prompt.iter().find(|&&token| token as usize >= self.vocab) {
             return Err(invalid(format!("token {token} is outside the vocabulary of {}", self.vocab)));
         }
-        let (prompt_tokens, context_cap) = (request.prompt.len(), self.config.context_cap);
-        let kv_bytes_per_token = self.config.kv_bytes_per_token;
-        let requested_tokens = request.max_tokens.unwrap_or(1);
+        let (prompt_tokens, context_cap) = (request.prompt.len(), config.context_cap);
+        let kv_bytes_per_token = config.kv_bytes_per_token;
+        let least = usize::from(request.task == lichen_generate::Task::Generate);
+        let requested_tokens = request.max_tokens.unwrap_or(least);
         if prompt_tokens.saturating_add(requested_tokens) > context_cap {
             return Err(GenerateError::ContextOverBudget {
                 prompt_tokens,
@@ -96,28 +145,40 @@ impl Engine {
 
 impl Generate for Engine {
     fn context_cap(&self) -> usize {
-        self.config.context_cap
+        lock(&self.config).context_cap
     }
 
     fn submit(&self, request: Request, sink: Sink) -> Result<Ticket, GenerateError> {
-        self.check(&request)?;
-        let limit = self.config.queue_limit;
-        self.waiting
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |queued| {
-                (queued < limit).then_some(queued + 1)
-            })
-            .map_err(|queued| GenerateError::QueueFull { queued, limit })?;
+        let config = self.config();
+        self.check(&request, &config)?;
+        {
+            let mut shared = lock(&self.shared);
+            let (stats, limit) = (&shared.stats, config.queue_limit);
+            let all = shared.arriving + stats.waiting + stats.paused + stats.running;
+            let queued = all.saturating_sub(config.max_running.max(1));
+            if all >= config.max_running.max(1) && queued >= limit {
+                let estimate = Duration::from_secs_f64(shared.stats.wait_seconds.clamp(0.0, 3600.0));
+                return Err(GenerateError::QueueFull { queued, limit, estimate });
+            }
+            shared.arriving += 1;
+        }
         let (ticket, cancelled) = Ticket::new();
-        let jobs = self.jobs.as_ref().expect("the sender lives until the engine is dropped");
-        jobs.send(Job::new(request, sink, cancelled))
+        let job = Job { request, sink, cancelled, submitted: Instant::now() };
+        self.commands()
+            .send(Command::Submit(Box::new(job)))
             .map_err(|_| GenerateError::Engine("the engine's thread has ended".to_owned()))?;
         Ok(ticket)
+    }
+
+    fn stats(&self) -> Stats {
+        let shared = lock(&self.shared);
+        Stats { waiting: shared.arriving + shared.stats.waiting, ..shared.stats }
     }
 }
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        drop(self.jobs.take());
+        drop(self.commands.take());
         if let Some(thread) = self.thread.take() {
             // A panic of the thread has been reported by the panic hook; there is nothing to add here.
             let _ = thread.join();

@@ -1,9 +1,12 @@
 //! From logits to a token.
 
-use lichen_generate::Sampling;
+use lichen_generate::{Sampling, TokenLogprob};
 use std::collections::HashMap;
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
+
+/// Tokens looked at first when the nucleus is searched; most nuclei are smaller, whatever the vocabulary.
+const FIRST_LOOK: usize = 256;
 
 /// Chooses tokens for one sequence. The same seed and logits give the same tokens.
 #[derive(Debug, Clone)]
@@ -28,21 +31,14 @@ impl Sampler {
         }
     }
 
-    /// The next token. `logits` are changed; not-a-number counts as impossible.
-    pub fn pick(&mut self, logits: &mut [f32]) -> u32 {
-        for logit in logits.iter_mut().filter(|logit| logit.is_nan()) {
-            *logit = f32::NEG_INFINITY;
-        }
-        self.penalise(logits);
-        if self.sampling.temperature <= 0.0 {
-            return most_likely(logits);
-        }
-        let candidates = self.candidates(logits);
-        self.draw(&candidates)
-    }
-
-    fn penalise(&self, logits: &mut [f32]) {
+    /// Applies bias and penalties. What comes after, a constraint for example, has the last word.
+    pub fn adjust(&self, logits: &mut [f32]) {
         let Sampling { repetition_penalty, presence_penalty, frequency_penalty, .. } = self.sampling;
+        for &(token, bias) in &self.sampling.logit_bias {
+            if let Some(logit) = logits.get_mut(token as usize) {
+                *logit += bias;
+            }
+        }
         if repetition_penalty == 1.0 && presence_penalty == 0.0 && frequency_penalty == 0.0 {
             return;
         }
@@ -57,79 +53,135 @@ impl Sampler {
         }
     }
 
-    /// Tokens that may be drawn with their unnormalised probabilities, most likely first.
-    fn candidates(&self, logits: &[f32]) -> Vec<(u32, f32)> {
-        let mut order: Vec<u32> = (0..logits.len() as u32).collect();
-        let descending = |a: &u32, b: &u32| {
-            let (a_logit, b_logit) = (logits[*a as usize], logits[*b as usize]);
-            b_logit.total_cmp(&a_logit).then(a.cmp(b))
-        };
-        if self.sampling.top_k > 0 && self.sampling.top_k < order.len() {
-            order.select_nth_unstable_by(self.sampling.top_k - 1, descending);
-            order.truncate(self.sampling.top_k);
+    /// The next token. Not-a-number counts as impossible.
+    pub fn pick(&mut self, logits: &[f32]) -> u32 {
+        let best = most_likely(logits);
+        if self.sampling.temperature <= 0.0 {
+            return best;
         }
-        order.sort_unstable_by(descending);
-        let Some(&first) = order.first() else { return Vec::new() };
-        let largest = logits[first as usize];
-        let weight = |token: u32| ((logits[token as usize] - largest) / self.sampling.temperature).exp();
-        let mut kept: Vec<(u32, f32)> = order.into_iter().map(|token| (token, weight(token))).collect();
-        self.keep_nucleus(&mut kept);
+        let candidates = self.candidates(logits, logits[best as usize]);
+        self.draw(&candidates).unwrap_or(best)
+    }
+
+    /// Tokens that may be drawn, with their unnormalised probabilities.
+    fn candidates(&self, logits: &[f32], largest: f32) -> Vec<(u32, f32)> {
+        let scale = 1.0 / self.sampling.temperature;
+        // Infinity minus infinity is no number: an infinite logit has all the weight.
+        let weight = |logit: f32| if logit == largest { 1.0 } else { ((logit - largest) * scale).exp() };
+        let weights = logits.iter().enumerate().map(|(token, &logit)| (token as u32, weight(logit)));
+        let mut kept: Vec<(u32, f32)> = weights.filter(|(_, weight)| *weight > 0.0).collect();
+        if self.sampling.top_k > 0 && self.sampling.top_k < kept.len() {
+            kept.select_nth_unstable_by(self.sampling.top_k - 1, descending);
+            kept.truncate(self.sampling.top_k);
+        }
+        if self.sampling.top_p < 1.0 {
+            keep_nucleus(&mut kept, self.sampling.top_p);
+        }
+        if self.sampling.min_p > 0.0 {
+            let floor = self.sampling.min_p.min(1.0);
+            kept.retain(|(_, weight)| *weight >= floor);
+        }
+        if self.sampling.top_k > 0 {
+            // Selection leaves any order; drawing wants one that depends on the logits alone.
+            kept.sort_unstable_by(descending);
+        }
         kept
     }
 
-    /// Applies top-p, then min-p; the most likely token always stays.
-    fn keep_nucleus(&self, kept: &mut Vec<(u32, f32)>) {
-        let total: f32 = kept.iter().map(|(_, weight)| weight).sum();
-        if self.sampling.top_p < 1.0 {
-            let mut mass = 0.0;
-            let needed = kept.iter().take_while(|(_, weight)| {
-                let before = mass;
-                mass += weight / total;
-                before < self.sampling.top_p
-            });
-            let needed = needed.count().max(1);
-            kept.truncate(needed);
-        }
-        if self.sampling.min_p > 0.0 {
-            let floor = self.sampling.min_p * kept[0].1;
-            let needed = kept.iter().take_while(|(_, weight)| *weight >= floor).count().max(1);
-            kept.truncate(needed);
-        }
-    }
-
-    fn draw(&mut self, candidates: &[(u32, f32)]) -> u32 {
-        let total: f32 = candidates.iter().map(|(_, weight)| weight).sum();
+    fn draw(&mut self, candidates: &[(u32, f32)]) -> Option<u32> {
+        let total: f64 = candidates.iter().map(|(_, weight)| f64::from(*weight)).sum();
         let mut left = self.uniform() * total;
         for &(token, weight) in candidates {
-            left -= weight;
+            left -= f64::from(weight);
             if left < 0.0 {
-                return token;
+                return Some(token);
             }
         }
-        // Rounding, or all logits were minus infinity: the most likely one is as good as any.
-        candidates.first().map_or(0, |&(token, _)| token)
+        // Rounding: the last one that can be drawn at all.
+        candidates.last().map(|&(token, _)| token)
     }
 
     /// Uniform in 0..1 by SplitMix64 (Steele, Lea, Flood 2014).
-    fn uniform(&mut self) -> f32 {
+    fn uniform(&mut self) -> f64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = self.state;
         bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         bits ^= bits >> 31;
-        (bits >> 40) as f32 / (1u32 << 24) as f32
+        (bits >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+/// Most likely first, then by number.
+fn descending(a: &(u32, f32), b: &(u32, f32)) -> std::cmp::Ordering {
+    b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
+}
+
+/// Keeps the smallest set of most likely tokens whose probability reaches `mass`, most likely first. Looks at more
+/// and more of them, since sorting a whole vocabulary takes longer than a small model takes for a token.
+fn keep_nucleus(kept: &mut Vec<(u32, f32)>, mass: f32) {
+    let total: f64 = kept.iter().map(|(_, weight)| f64::from(*weight)).sum();
+    let wanted = f64::from(mass) * total;
+    let mut look = FIRST_LOOK;
+    loop {
+        if look < kept.len() {
+            kept.select_nth_unstable_by(look, descending);
+        }
+        let head = look.min(kept.len());
+        kept[..head].sort_unstable_by(descending);
+        let mut sum = 0.0;
+        let reached = kept[..head].iter().position(|(_, weight)| {
+            sum += f64::from(*weight);
+            sum >= wanted
+        });
+        match reached {
+            Some(last) => return kept.truncate(last + 1),
+            None if head == kept.len() => return,
+            None => look *= 8,
+        }
     }
 }
 
 /// The first of the largest logits.
 fn most_likely(logits: &[f32]) -> u32 {
     let mut best = 0;
-    for (token, logit) in logits.iter().enumerate() {
-        if *logit > logits[best] {
+    for (token, &logit) in logits.iter().enumerate() {
+        if logit > logits[best] || (logits[best].is_nan() && !logit.is_nan()) {
             best = token;
         }
     }
     best as u32
+}
+
+/// Log-probabilities at one place, before anything adjusts the logits.
+#[derive(Debug)]
+pub(crate) struct Logprobs {
+    /// Logarithm of the sum of all exponentials.
+    norm: f32,
+    top: Vec<(u32, f32)>,
+}
+
+impl Logprobs {
+    /// Takes note of the `count` most likely tokens.
+    pub(crate) fn new(logits: &[f32], count: usize) -> Self {
+        let largest = logits[most_likely(logits) as usize];
+        let sum: f64 = logits.iter().map(|logit| f64::from((logit - largest).exp())).sum();
+        let norm = largest + sum.ln() as f32;
+        let mut top: Vec<(u32, f32)> = Vec::new();
+        if count > 0 {
+            top = logits.iter().enumerate().map(|(token, &logit)| (token as u32, logit - norm)).collect();
+            let count = count.min(top.len());
+            top.select_nth_unstable_by(count - 1, descending);
+            top.truncate(count);
+            top.sort_unstable_by(descending);
+        }
+        Self { norm, top }
+    }
+
+    /// The entry for the token that was chosen; `logit` is its logit before adjustment.
+    pub(crate) fn of(self, token: u32, logit: f32) -> TokenLogprob {
+        TokenLogprob { token, logprob: logit - self.norm, top: self.top }
+    }
 }
 
 #[cfg(test)]
@@ -139,13 +191,14 @@ mod tests {
 
     fn picks(sampling: Sampling, logits: &[f32], times: usize) -> Vec<u32> {
         let mut sampler = Sampler::new(Sampling { seed: Some(7), ..sampling });
-        (0..times).map(|_| sampler.pick(&mut logits.to_vec())).collect()
+        (0..times).map(|_| sampler.pick(logits)).collect()
     }
 
     #[test]
     fn zero_temperature_takes_the_first_of_the_largest() {
         let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
-        assert_eq!(picks(greedy, &[1.0, f32::NAN, 3.0, 3.0], 2), [2, 2]);
+        assert_eq!(picks(greedy.clone(), &[1.0, f32::NAN, 3.0, 3.0], 2), [2, 2]);
+        assert_eq!(picks(greedy, &[f32::NAN, -1.0], 1), [1]);
     }
 
     #[test]
@@ -173,14 +226,45 @@ mod tests {
     }
 
     #[test]
+    fn a_wide_nucleus_is_found_whole() {
+        let mut kept: Vec<(u32, f32)> = (0..10_000).map(|token| (token, 1.0)).collect();
+        keep_nucleus(&mut kept, 0.5);
+        let tokens: Vec<u32> = kept.iter().map(|&(token, _)| token).collect();
+        assert_eq!(tokens, (0..5000).collect::<Vec<_>>());
+    }
+
+    #[test]
     fn penalties_look_at_a_window() {
         let sampling =
             Sampling { temperature: 0.0, repetition_penalty: 2.0, penalty_window: 1, ..Sampling::default() };
         let mut sampler = Sampler::new(sampling);
-        sampler.observe(0);
-        assert_eq!(sampler.pick(&mut [3.0, 2.0]), 1);
-        sampler.observe(1);
-        assert_eq!(sampler.pick(&mut [3.0, 2.0]), 0);
+        let mut after = |token| {
+            sampler.observe(token);
+            let mut logits = [3.0, 2.0];
+            sampler.adjust(&mut logits);
+            sampler.pick(&logits)
+        };
+        assert_eq!((after(0), after(1)), (1, 0));
+    }
+
+    #[test]
+    fn a_bias_forbids_and_forces() {
+        let biased = |bias| {
+            let sampling = Sampling { temperature: 0.0, logit_bias: vec![bias], ..Sampling::default() };
+            let mut logits = [3.0, 2.0];
+            Sampler::new(sampling).adjust(&mut logits);
+            most_likely(&logits)
+        };
+        assert_eq!((biased((0, -100.0)), biased((1, 100.0)), biased((9, 100.0))), (1, 1, 0));
+    }
+
+    #[test]
+    fn logprobs_are_the_logarithm_of_softmax() {
+        let logits = [3.0, 2.0, 1.0, 0.0];
+        let entry = Logprobs::new(&logits, 2).of(2, logits[2]);
+        assert!((entry.logprob - 0.0871f32.ln()).abs() < 1e-3);
+        assert_eq!(entry.top.iter().map(|top| top.0).collect::<Vec<_>>(), [0, 1]);
+        assert!((entry.top[0].1.exp() - 0.6439).abs() < 1e-3);
     }
 
     proptest! {
@@ -192,6 +276,26 @@ mod tests {
             let sampling = Sampling { temperature, top_k, top_p, min_p, ..Sampling::default() };
             let token = picks(sampling, &logits, 1)[0];
             prop_assert!((token as usize) < logits.len());
+            Logprobs::new(&logits, top_k);
+        }
+
+        #[test]
+        fn the_nucleus_is_the_sorted_head_that_reaches_the_mass(
+            weights in proptest::collection::vec(0.0f32..1.0, 1..2000), mass in 0.0f32..1.0,
+        ) {
+            let mut kept: Vec<(u32, f32)> = (0..).zip(weights).collect();
+            let mut sorted = kept.clone();
+            sorted.sort_unstable_by(descending);
+            let total: f64 = kept.iter().map(|(_, weight)| f64::from(*weight)).sum();
+            let mut sum = 0.0;
+            let head = sorted.iter().position(|(_, weight)| {
+                sum += f64::from(*weight);
+                sum >= f64::from(mass) * total * (1.0 - 1e-12)
+            });
+            keep_nucleus(&mut kept, mass);
+            let head = head.map_or(sorted.len(), |last| last + 1);
+            prop_assert!(kept.len().abs_diff(head) <= 1, "{} {head}", kept.len());
+            prop_assert_eq!(&kept[..], &sorted[..kept.len()]);
         }
     }
 }

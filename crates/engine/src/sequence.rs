@@ -1,37 +1,108 @@
-//! One request while it runs.
+//! One request while it lives.
 
-use crate::sampler::Sampler;
-use crate::worker::Job;
-use lichen_generate::{Event, FinishReason, GenerateError, Usage};
+use crate::sampler::{Logprobs, Sampler};
+use crate::speculation::NGrams;
+use crate::thinking::ThinkingWatch;
+use lichen_generate::{
+    Constraint, Event, FinishReason, GenerateError, Pooling, Request, Sink, Task, TokenLogprob, Usage,
+};
 use lichen_text::{Detokenizer, StopMatcher, Tokenizer};
-use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// A request on its way to the engine's thread.
+pub(crate) struct Job {
+    pub(crate) request: Request,
+    pub(crate) sink: Sink,
+    pub(crate) cancelled: Arc<AtomicBool>,
+    pub(crate) submitted: Instant,
+}
+
+/// What becomes of a sequence after a token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// It goes on with this token.
+    Token(u32),
+    /// It is complete, and has said so.
+    Over,
+}
 
 pub(crate) struct Sequence<'t> {
-    pub(crate) id: u64,
     /// Tokens whose state the backend has.
     pub(crate) past: usize,
-    job: Job,
+    /// The guesses that the next step verifies.
+    pub(crate) drafts: Vec<u32>,
+    pub(crate) session: Option<u64>,
     /// Prompt, then answer.
     tokens: Vec<u32>,
+    prompt_tokens: usize,
     most_tokens: usize,
+    task: Task,
+    ignore_end: bool,
+    sink: Sink,
+    cancelled: Arc<AtomicBool>,
+    deadline: Option<Duration>,
     sampler: Sampler,
+    constraint: Option<Box<dyn Constraint>>,
+    logprobs: Option<usize>,
+    pending_logprobs: Vec<TokenLogprob>,
+    thinking: Option<ThinkingWatch>,
+    /// Tokens that come next whatever the model says.
+    forced: VecDeque<u32>,
     detokenizer: Detokenizer<'t>,
     stops: StopMatcher,
+    grams: NGrams,
+    /// Sum of hidden states, or the one that counts.
+    pooled: Vec<f32>,
+    submitted: Instant,
+    begun: Option<Instant>,
     first_token: Option<Instant>,
+    usage: Usage,
 }
 
 impl<'t> Sequence<'t> {
-    pub(crate) fn new(id: u64, mut job: Job, tokenizer: &'t Tokenizer, context_cap: usize) -> Self {
-        let mut sampler = Sampler::new(job.request.sampling.clone());
-        let tokens = std::mem::take(&mut job.request.prompt);
+    pub(crate) fn new(job: Job, tokenizer: &'t Tokenizer, context_cap: usize) -> Self {
+        let Job { request, sink, cancelled, submitted } = job;
+        let mut sampler = Sampler::new(request.sampling);
+        let tokens = request.prompt;
         tokens.iter().for_each(|&token| sampler.observe(token));
-        let room = context_cap - tokens.len();
-        let most_tokens = tokens.len() + job.request.max_tokens.unwrap_or(room).min(room);
-        let stops = StopMatcher::new(std::mem::take(&mut job.request.stop));
-        job.prompt_tokens = tokens.len();
-        let detokenizer = Detokenizer::new(tokenizer);
-        Self { id, past: 0, job, tokens, most_tokens, sampler, detokenizer, stops, first_token: None }
+        let room = context_cap.saturating_sub(tokens.len());
+        let mut thinking = request.thinking.map(ThinkingWatch::new);
+        let forced = thinking.as_mut().map(ThinkingWatch::take_closing).unwrap_or_default();
+        Self {
+            past: 0,
+            drafts: Vec::new(),
+            session: request.session,
+            prompt_tokens: tokens.len(),
+            most_tokens: tokens.len() + request.max_tokens.unwrap_or(room).min(room),
+            tokens,
+            task: request.task,
+            ignore_end: request.ignore_end,
+            sink,
+            cancelled,
+            deadline: request.deadline,
+            sampler,
+            constraint: request.constraint,
+            logprobs: request.logprobs,
+            pending_logprobs: Vec::new(),
+            thinking,
+            forced: forced.into(),
+            detokenizer: Detokenizer::new(tokenizer).showing(request.visible),
+            stops: StopMatcher::new(request.stop),
+            grams: NGrams::default(),
+            pooled: Vec::new(),
+            submitted,
+            begun: None,
+            first_token: None,
+            usage: Usage::default(),
+        }
+    }
+
+    /// Tokens so far, prompt and answer.
+    pub(crate) fn tokens(&self) -> &[u32] {
+        &self.tokens
     }
 
     /// Tokens whose state is still to be computed.
@@ -39,78 +110,185 @@ impl<'t> Sequence<'t> {
         &self.tokens[self.past..]
     }
 
+    /// How it is pooled, if it is for an embedding.
+    pub(crate) fn pooling(&self) -> Option<Pooling> {
+        match self.task {
+            Task::Embed(pooling) => Some(pooling),
+            Task::Generate => None,
+        }
+    }
+
     pub(crate) fn is_cancelled(&self) -> bool {
-        self.job.cancelled.load(Ordering::Acquire)
+        self.cancelled.load(Ordering::Acquire)
+    }
+
+    /// Begins or goes on with `cached` tokens whose state exists.
+    pub(crate) fn begin(&mut self, cached: usize) {
+        self.past = cached;
+        if self.begun.is_none() {
+            self.begun = Some(Instant::now());
+            self.usage.cached_tokens = cached;
+        }
+    }
+
+    /// Gives way: its state is gone.
+    pub(crate) fn pause(&mut self) {
+        self.past = 0;
+        self.drafts.clear();
+        self.pooled.clear();
     }
 
     /// Counts `computed` more tokens as done and reports progress of the prompt.
     pub(crate) fn advance(&mut self, computed: usize) {
         self.past += computed;
         if self.first_token.is_none() {
-            self.job.report(Event::Prefill { done: self.past, total: self.job.prompt_tokens });
+            self.report(Event::Prefill { done: self.past, total: self.prompt_tokens });
         }
     }
 
-    /// Takes the next token from `logits`; true when the answer is complete and reported.
-    pub(crate) fn take(&mut self, logits: &mut [f32], tokenizer: &Tokenizer) -> bool {
-        if self.tokens.len() == self.most_tokens {
-            self.finish(FinishReason::Length);
-            return true;
+    /// Guesses at most `most` of the tokens that come after the last one.
+    pub(crate) fn guess(&mut self, most: usize) {
+        self.drafts.clear();
+        let room = self.most_tokens.saturating_sub(self.tokens.len() + 1);
+        if self.forced.is_empty() {
+            self.drafts.extend_from_slice(self.grams.propose(&self.tokens, most.min(room)));
         }
-        let token = self.sampler.pick(logits);
+    }
+
+    /// Takes the next token from `logits`, which are changed.
+    pub(crate) fn take(&mut self, logits: &mut [f32], tokenizer: &Tokenizer) -> Next {
+        if self.tokens.len() >= self.most_tokens {
+            return self.finish(FinishReason::Length);
+        }
+        let token = match self.choose(logits) {
+            Ok(token) => token,
+            Err(reason) => return self.fail(GenerateError::Constraint(reason)),
+        };
         self.sampler.observe(token);
         self.first_token.get_or_insert_with(Instant::now);
         self.tokens.push(token);
-        if !self.job.request.ignore_end && tokenizer.is_end_of_generation(token) {
-            self.finish(FinishReason::Stop);
-            return true;
+        if !self.ignore_end && tokenizer.is_end_of_generation(token) {
+            return self.finish(FinishReason::Stop);
         }
         let text = self.detokenizer.push(token);
+        self.watch(&text);
         let matched = self.stops.push(&text);
         self.say(matched.text);
-        if matched.stopped {
-            self.complete(FinishReason::Stop);
-            return true;
+        if let Some(number) = matched.stopped {
+            return self.complete(FinishReason::StopText(number));
         }
-        if self.tokens.len() == self.most_tokens {
-            self.finish(FinishReason::Length);
-            return true;
+        if self.tokens.len() >= self.most_tokens {
+            return self.finish(FinishReason::Length);
         }
-        false
+        Next::Token(token)
+    }
+
+    fn choose(&mut self, logits: &mut [f32]) -> Result<u32, String> {
+        let logprobs = self.logprobs.map(|count| (Logprobs::new(logits, count), logits.to_vec()));
+        let constrained = !self.thinking.as_ref().is_some_and(ThinkingWatch::is_inside);
+        let token = match self.forced.pop_front() {
+            Some(token) => token,
+            None => {
+                self.sampler.adjust(logits);
+                if constrained && let Some(constraint) = &mut self.constraint {
+                    constraint.mask(logits)?;
+                }
+                self.sampler.pick(logits)
+            }
+        };
+        if constrained && let Some(constraint) = &mut self.constraint {
+            constraint.accept(token)?;
+        }
+        if let Some((logprobs, raw)) = logprobs {
+            self.pending_logprobs.push(logprobs.of(token, raw[token as usize]));
+        }
+        Ok(token)
+    }
+
+    fn watch(&mut self, text: &str) {
+        if let Some(thinking) = &mut self.thinking {
+            thinking.observe(text);
+            self.forced.extend(thinking.take_closing());
+        }
     }
 
     fn say(&mut self, text: String) {
-        if !text.is_empty() {
-            self.job.report(Event::Text(text));
+        if !text.is_empty() || !self.pending_logprobs.is_empty() {
+            let logprobs = std::mem::take(&mut self.pending_logprobs);
+            self.report(Event::Text { text, logprobs });
         }
+    }
+
+    /// Takes in hidden states `[tokens, width]` of the next tokens; ends the sequence when all are there.
+    pub(crate) fn pool(&mut self, hidden: &[f32], width: usize, pooling: Pooling) -> Next {
+        let rows = hidden.chunks_exact(width);
+        match pooling {
+            Pooling::Mean => {
+                self.pooled.resize(width, 0.0);
+                for row in rows {
+                    self.pooled.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
+                }
+            }
+            Pooling::First if self.pooled.is_empty() => self.pooled = hidden[..width].to_vec(),
+            Pooling::First => {}
+            Pooling::Last => self.pooled = rows.last().map(<[f32]>::to_vec).unwrap_or_default(),
+        }
+        if !self.pending().is_empty() {
+            return Next::Token(0);
+        }
+        let mut vector = std::mem::take(&mut self.pooled);
+        let length = vector.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt() as f32;
+        if length > 0.0 {
+            vector.iter_mut().for_each(|value| *value /= length);
+        }
+        self.report(Event::Embedding(vector));
+        self.complete(FinishReason::Stop)
+    }
+
+    /// Notes how many guesses of a step were right.
+    pub(crate) fn note_accepted(&mut self, accepted: usize) {
+        self.usage.accepted_tokens += accepted;
     }
 
     /// Gives out what was held back, then ends.
-    pub(crate) fn finish(&mut self, reason: FinishReason) {
+    pub(crate) fn finish(&mut self, reason: FinishReason) -> Next {
         let rest = self.detokenizer.flush();
         let matched = self.stops.push(&rest);
-        self.say(matched.text);
-        if !matched.stopped {
-            let held = self.stops.flush();
-            self.say(held);
+        let mut text = matched.text;
+        if matched.stopped.is_none() {
+            text.push_str(&self.stops.flush());
         }
-        self.complete(reason);
+        self.say(text);
+        self.complete(reason)
     }
 
-    fn complete(&mut self, reason: FinishReason) {
+    fn complete(&mut self, reason: FinishReason) -> Next {
         let now = Instant::now();
         let first = self.first_token.unwrap_or(now);
         let usage = Usage {
-            prompt_tokens: self.job.prompt_tokens,
-            cached_tokens: 0,
-            completion_tokens: self.tokens.len() - self.job.prompt_tokens,
-            time_to_first_token: first - self.job.submitted,
+            prompt_tokens: self.prompt_tokens,
+            completion_tokens: self.tokens.len() - self.prompt_tokens,
+            thinking_tokens: self.thinking.as_ref().map_or(0, ThinkingWatch::tokens),
+            time_to_first_token: first - self.submitted,
             decode_time: now - first,
+            queue_time: self.begun.unwrap_or(now) - self.submitted,
+            ..self.usage
         };
-        self.job.report(Event::Finished { reason, usage });
+        self.report(Event::Finished { reason, usage });
+        Next::Over
     }
 
-    pub(crate) fn fail(&mut self, error: GenerateError) {
-        self.job.report(Event::Failed(error));
+    pub(crate) fn fail(&mut self, error: GenerateError) -> Next {
+        self.report(Event::Failed(error));
+        Next::Over
+    }
+
+    /// Ends it because its deadline has passed.
+    pub(crate) fn expire(&mut self) {
+        self.fail(GenerateError::DeadlineExceeded(self.deadline.unwrap_or_default()));
+    }
+
+    fn report(&mut self, event: Event) {
+        (self.sink)(event);
     }
 }

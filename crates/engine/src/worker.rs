@@ -1,158 +1,397 @@
-//! The step loop: take jobs, build one ragged batch, run it, sample.
+//! The step loop: take requests in, ask the scheduler who runs, build one ragged batch, run it, sample.
 
-use crate::EngineConfig;
-use crate::sequence::Sequence;
-use lichen_backend::Executor;
-use lichen_generate::{Event, FinishReason, GenerateError, Request, Sink};
+use crate::prefix_cache::PrefixCache;
+use crate::sequence::{Job, Next, Sequence};
+use crate::speculation::{MOST_DRAFTS, Payoff};
+use crate::{EngineConfig, Shared, lock};
+use lichen_backend::{Executor, ExecutorError};
+use lichen_generate::{FinishReason, GenerateError, Stats};
 use lichen_op::Batch;
+use lichen_sched::{Arrival, Limits, Progress, Scheduler, State, Step, Work};
 use lichen_text::Tokenizer;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, TryRecvError};
-use std::time::Instant;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
-pub(crate) struct Job {
-    pub(crate) request: Request,
-    pub(crate) cancelled: Arc<AtomicBool>,
-    pub(crate) submitted: Instant,
-    pub(crate) prompt_tokens: usize,
-    sink: Sink,
+/// Steps with prompts in them may take this multiple of a step without, for those who wait for their next token.
+const LATENCY_FACTOR: f64 = 2.3;
+/// Guessing is for when few decode: a full batch has better uses for its rows.
+const MOST_GUESSING: usize = 2;
+
+pub(crate) enum Command {
+    Submit(Box<Job>),
+    Reconfigure(EngineConfig),
 }
 
-impl Job {
-    pub(crate) fn new(request: Request, sink: Sink, cancelled: Arc<AtomicBool>) -> Self {
-        Self { request, cancelled, submitted: Instant::now(), prompt_tokens: 0, sink }
-    }
-
-    pub(crate) fn report(&mut self, event: Event) {
-        (self.sink)(event);
-    }
-}
-
-pub(crate) struct Worker {
+pub(crate) struct Worker<'t> {
     executor: Box<dyn Executor>,
-    incoming: Receiver<Job>,
-    waiting: Arc<AtomicUsize>,
+    tokenizer: &'t Tokenizer,
+    incoming: Receiver<Command>,
+    shared: Arc<Mutex<Shared>>,
     config: EngineConfig,
+    scheduler: Scheduler,
+    cache: PrefixCache,
+    payoff: Payoff,
+    sequences: BTreeMap<u64, Sequence<'t>>,
+    start: Instant,
     next_id: u64,
+    totals: Stats,
+    /// Sequences that this step has completed.
+    over: Vec<u64>,
     open: bool,
 }
 
-impl Worker {
+impl<'t> Worker<'t> {
     pub(crate) fn new(
         executor: Box<dyn Executor>,
-        incoming: Receiver<Job>,
-        waiting: Arc<AtomicUsize>,
+        tokenizer: &'t Tokenizer,
+        incoming: Receiver<Command>,
+        shared: Arc<Mutex<Shared>>,
         config: EngineConfig,
     ) -> Self {
-        Self { executor, incoming, waiting, config, next_id: 0, open: true }
-    }
-
-    pub(crate) fn work(mut self, tokenizer: &Tokenizer) {
-        let mut running: Vec<Sequence<'_>> = Vec::new();
-        loop {
-            self.admit(&mut running, tokenizer);
-            if !self.open {
-                running.iter_mut().for_each(|sequence| sequence.finish(FinishReason::Cancelled));
-                return;
-            }
-            self.end(&mut running, |sequence| {
-                let cancelled = sequence.is_cancelled();
-                if cancelled {
-                    sequence.finish(FinishReason::Cancelled);
-                }
-                cancelled
-            });
-            self.step(&mut running, tokenizer);
+        Self {
+            scheduler: Scheduler::new(limits(&config, &*executor)),
+            cache: PrefixCache::new(executor.page_tokens(), config.max_sessions),
+            executor,
+            tokenizer,
+            incoming,
+            shared,
+            config,
+            payoff: Payoff::default(),
+            sequences: BTreeMap::new(),
+            start: Instant::now(),
+            next_id: 0,
+            totals: Stats::default(),
+            over: Vec::new(),
+            open: true,
         }
     }
 
-    /// Takes waiting jobs while there is room; sleeps only if nothing runs.
-    fn admit<'t>(&mut self, running: &mut Vec<Sequence<'t>>, tokenizer: &'t Tokenizer) {
-        while self.open && running.len() < self.config.max_running.max(1) {
-            let job = if running.is_empty() {
+    pub(crate) fn work(mut self) {
+        loop {
+            self.take_commands();
+            if !self.open {
+                self.sequences.values_mut().for_each(|sequence| {
+                    sequence.finish(FinishReason::Cancelled);
+                });
+                return;
+            }
+            self.end_cancelled();
+            self.end_expired();
+            self.begin();
+            self.step();
+            self.publish();
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    /// Takes in what has come; sleeps only if there is nothing to do.
+    fn take_commands(&mut self) {
+        loop {
+            let command = if self.scheduler.is_empty() {
                 self.incoming.recv().map_err(|_| TryRecvError::Disconnected)
             } else {
                 self.incoming.try_recv()
             };
-            match job {
-                Ok(job) => {
-                    self.waiting.fetch_sub(1, Ordering::AcqRel);
-                    running.push(Sequence::new(self.next_id, job, tokenizer, self.config.context_cap));
-                    self.next_id += 1;
+            match command {
+                Ok(Command::Submit(job)) => self.submit(*job),
+                Ok(Command::Reconfigure(config)) => {
+                    self.scheduler.set_limits(limits(&config, &*self.executor));
+                    self.cache.set_max_sessions(config.max_sessions);
+                    self.config = config;
                 }
                 Err(TryRecvError::Empty) => return,
-                Err(TryRecvError::Disconnected) => self.open = false,
+                Err(TryRecvError::Disconnected) => return self.open = false,
             }
         }
     }
 
-    /// Removes the sequences for which `is_over` says so, and their state.
-    fn end(&mut self, running: &mut Vec<Sequence<'_>>, mut is_over: impl FnMut(&mut Sequence<'_>) -> bool) {
-        running.retain_mut(|sequence| {
-            let over = is_over(sequence);
-            if over {
-                self.executor.drop_sequence(sequence.id);
-            }
-            !over
-        });
+    fn submit(&mut self, job: Job) {
+        let arrival = Arrival {
+            id: self.next_id,
+            key: job.request.key,
+            priority: job.request.priority,
+            deadline: job.request.deadline,
+            prompt_tokens: job.request.prompt.len(),
+        };
+        self.totals.prompt_tokens += job.request.prompt.len() as u64;
+        self.scheduler.submit(self.start.elapsed(), arrival);
+        let sequence = Sequence::new(job, self.tokenizer, self.config.context_cap);
+        self.sequences.insert(self.next_id, sequence);
+        self.next_id += 1;
+        let mut shared = lock(&self.shared);
+        shared.arriving -= 1;
+        shared.stats.waiting += 1;
     }
 
-    /// One step over all running sequences: decoding ones get their token, prompts share the prefill budget.
-    fn step(&mut self, running: &mut Vec<Sequence<'_>>, tokenizer: &Tokenizer) {
-        let mut batch = Batch::default();
-        let mut budget = self.config.prefill_tokens.max(1);
-        // Per sequence of the batch: tokens computed, and whether its last row is sampled.
-        let mut shares: Vec<(usize, bool)> = Vec::with_capacity(running.len());
-        for sequence in running.iter() {
-            let pending = sequence.pending();
-            let count = if pending.len() == 1 { 1 } else { pending.len().min(budget) };
-            if count == 0 {
-                shares.push((0, false));
-                continue;
+    fn end_cancelled(&mut self) {
+        let cancelled = self.sequences.iter().filter(|(_, sequence)| sequence.is_cancelled());
+        for id in cancelled.map(|(&id, _)| id).collect::<Vec<_>>() {
+            if let Some(sequence) = self.sequences.get_mut(&id) {
+                sequence.finish(FinishReason::Cancelled);
             }
-            if pending.len() > 1 {
-                budget -= count;
-            }
-            batch.push(sequence.id, sequence.past, &pending[..count], false);
-            let sampled = count == pending.len();
-            if !sampled {
-                batch.outputs.pop();
-            }
-            shares.push((count, sampled));
+            self.remove(id);
         }
-        if batch.tokens.is_empty() {
+    }
+
+    fn end_expired(&mut self) {
+        for id in self.scheduler.expire(self.now()) {
+            if let Some(sequence) = self.sequences.get_mut(&id) {
+                sequence.expire();
+            }
+            self.remove(id);
+        }
+    }
+
+    /// Ends a sequence; what it has computed stays in the cache.
+    fn remove(&mut self, id: u64) {
+        self.keep(id);
+        self.forget(id);
+    }
+
+    /// Ends a sequence and its state.
+    fn forget(&mut self, id: u64) {
+        self.scheduler.remove(self.now(), id);
+        self.executor.drop_sequence(id);
+        self.sequences.remove(&id);
+    }
+
+    /// Puts the state of a sequence into the cache. Hidden states are not kept there, so embeddings have no use for it.
+    fn keep(&mut self, id: u64) {
+        let Some(sequence) = self.sequences.get(&id).filter(|sequence| sequence.pooling().is_none()) else {
+            return;
+        };
+        let tokens = &sequence.tokens()[..sequence.past];
+        self.cache.keep(&mut *self.executor, id, tokens, sequence.session);
+    }
+
+    /// Most pages. One context always fits, with a page for a copy and one to spare.
+    fn page_limit(&self) -> usize {
+        let least = self.config.context_cap.div_ceil(self.executor.page_tokens()) + 2;
+        self.config.kv_pages.max(least)
+    }
+
+    /// Lets waiting sequences begin and paused ones come back, while there is room.
+    fn begin(&mut self) {
+        loop {
+            let room = self.cache.room(&*self.executor, self.page_limit());
+            let Some(id) = self.scheduler.candidate(self.now(), room) else { return };
+            let sequence = self.sequences.get_mut(&id).expect("the scheduler knows living sequences");
+            let cached = match sequence.pooling() {
+                Some(_) => 0,
+                None => {
+                    let tokens = &sequence.tokens()[..sequence.tokens().len() - 1];
+                    self.cache.adopt(&mut *self.executor, id, tokens)
+                }
+            };
+            self.totals.reused_tokens += cached as u64;
+            sequence.begin(cached);
+            self.scheduler.begin(id, cached);
+        }
+    }
+
+    fn step(&mut self) {
+        self.guess();
+        let limit = self.page_limit();
+        let room = self.cache.room(&*self.executor, limit);
+        let Step { pause, work } = self.scheduler.plan(room);
+        for id in pause {
+            self.keep(id);
+            self.executor.drop_sequence(id);
+            if let Some(sequence) = self.sequences.get_mut(&id) {
+                sequence.pause();
+            }
+            self.totals.pauses += 1;
+        }
+        if work.is_empty() {
             return;
         }
-        match self.executor.run(&batch) {
-            Ok(mut logits) => self.hand_out(running, &shares, &mut logits, tokenizer),
-            Err(error) => {
-                let error = GenerateError::Engine(error.to_string());
-                self.end(running, |sequence| {
-                    sequence.fail(error.clone());
-                    true
-                });
-            }
+        let page = self.executor.page_tokens();
+        let pages = |work: &Work| {
+            let end = work.past + work.tokens + work.drafts;
+            end.div_ceil(page) - work.past.div_ceil(page) + usize::from(!work.past.is_multiple_of(page))
+        };
+        self.cache.make_room(&mut *self.executor, limit, work.iter().map(pages).sum());
+        let began = Instant::now();
+        let (embeddings, generations): (Vec<Work>, Vec<Work>) =
+            work.iter().partition(|work| self.sequences[&work.id].pooling().is_some());
+        let mut progress = self.generate(&generations);
+        progress.extend(self.embed(&embeddings));
+        let took = began.elapsed();
+        self.scheduler.report(took, &progress);
+        self.totals.steps += 1;
+        self.learn(took, &work, &progress);
+        for id in std::mem::take(&mut self.over) {
+            self.remove(id);
         }
     }
 
-    fn hand_out(
-        &mut self,
-        running: &mut Vec<Sequence<'_>>,
-        shares: &[(usize, bool)],
-        logits: &mut [f32],
-        tokenizer: &Tokenizer,
-    ) {
-        let mut rows = logits.chunks_exact_mut(self.executor.vocab());
-        let mut shares = shares.iter();
-        self.end(running, |sequence| {
-            let &(computed, sampled) = shares.next().expect("one share per running sequence");
-            sequence.advance(computed);
-            if !sampled {
-                return false;
+    /// Lets decoding sequences guess, if that pays.
+    fn guess(&mut self) {
+        let decoding = self.scheduler.count(State::Decoding);
+        let wanted =
+            self.config.speculate && (1..=MOST_GUESSING).contains(&decoding) && self.payoff.wants_drafts();
+        for id in self.scheduler.running().collect::<Vec<_>>() {
+            let sequence = self.sequences.get_mut(&id).expect("the scheduler knows living sequences");
+            let decodes = self.scheduler.state(id) == Some(State::Decoding);
+            sequence.guess(if wanted && decodes { MOST_DRAFTS } else { 0 });
+            self.scheduler.offer_drafts(id, sequence.drafts.len());
+        }
+    }
+
+    /// Tells the payoff of guesses from steps of decoding alone.
+    fn learn(&mut self, took: Duration, work: &[Work], progress: &[Progress]) {
+        if work.iter().any(|work| work.tokens > 1) || progress.len() != work.len() {
+            return;
+        }
+        let drafted = work.iter().any(|work| work.drafts > 0);
+        let gained: usize =
+            work.iter().zip(progress).map(|(work, done)| done.past.saturating_sub(work.past)).sum();
+        self.payoff.record(took, drafted.then(|| gained as f64 / work.len() as f64));
+    }
+
+    /// Computes logits for these and samples.
+    fn generate(&mut self, work: &[Work]) -> Vec<Progress> {
+        if work.is_empty() {
+            return Vec::new();
+        }
+        let mut batch = Batch::default();
+        for work in work {
+            let sequence = &self.sequences[&work.id];
+            let pending = &sequence.pending()[..work.tokens];
+            let sampled = work.tokens == sequence.pending().len();
+            if work.drafts == 0 {
+                batch.push(work.id, work.past, pending, false);
+                if !sampled {
+                    batch.outputs.pop();
+                }
+            } else {
+                let rows: Vec<u32> = pending.iter().chain(&sequence.drafts[..work.drafts]).copied().collect();
+                batch.push(work.id, work.past, &rows, true);
             }
-            let row = rows.next().expect("one row of logits per sampled sequence");
-            sequence.take(row, tokenizer)
-        });
+        }
+        let Some(mut logits) = self.guarded(work, |executor| executor.run(&batch)) else { return Vec::new() };
+        let mut rows = logits.chunks_exact_mut(self.executor.vocab());
+        let mut progress = Vec::new();
+        for work in work {
+            let sequence = self.sequences.get_mut(&work.id).expect("it was in the batch");
+            let sampled = work.tokens == sequence.pending().len();
+            sequence.advance(work.tokens);
+            let before = sequence.tokens().len();
+            let drafts = std::mem::take(&mut sequence.drafts);
+            let mut over = false;
+            if sampled {
+                let mut mine = rows.by_ref().take(1 + work.drafts);
+                // A guess that the model confirms makes the next row good.
+                for guess in drafts[..work.drafts].iter().map(Some).chain([None]) {
+                    let row = mine.next().expect("one row of logits per sampled token");
+                    match sequence.take(row, self.tokenizer) {
+                        Next::Over => over = true,
+                        Next::Token(token) if Some(&token) == guess => continue,
+                        Next::Token(_) => {}
+                    }
+                    break;
+                }
+                mine.for_each(drop);
+            }
+            let generated = sequence.tokens().len() - before;
+            let accepted = generated.saturating_sub(1);
+            sequence.past += accepted;
+            sequence.note_accepted(accepted);
+            self.totals.generated_tokens += generated as u64;
+            self.totals.drafted_tokens += work.drafts as u64;
+            self.totals.accepted_tokens += accepted as u64;
+            let (past, length) = (sequence.past, sequence.tokens().len());
+            if over {
+                self.over.push(work.id);
+            } else if sampled && work.tokens > 1 {
+                self.share_prompt(work.id);
+            }
+            progress.push(Progress { id: work.id, past, length });
+        }
+        progress
+    }
+
+    /// Puts the full pages of a prompt into the cache as soon as they are computed, for others who begin like it.
+    fn share_prompt(&mut self, id: u64) {
+        let sequence = &self.sequences[&id];
+        let full = sequence.past - sequence.past % self.executor.page_tokens();
+        let tokens = &sequence.tokens()[..full];
+        self.cache.keep(&mut *self.executor, id, tokens, sequence.session);
+    }
+
+    /// Computes hidden states for these and pools them.
+    fn embed(&mut self, work: &[Work]) -> Vec<Progress> {
+        let mut progress = Vec::new();
+        for work in work {
+            let sequence = &self.sequences[&work.id];
+            let mut batch = Batch::default();
+            batch.push(work.id, work.past, &sequence.pending()[..work.tokens], true);
+            let one = std::slice::from_ref(work);
+            let Some(hidden) = self.guarded(one, |executor| executor.hidden(&batch)) else { continue };
+            let sequence = self.sequences.get_mut(&work.id).expect("it was in the batch");
+            let pooling = sequence.pooling().expect("only embeddings come here");
+            sequence.advance(work.tokens);
+            if sequence.pool(&hidden, hidden.len() / work.tokens, pooling) == Next::Over {
+                self.over.push(work.id);
+            }
+            progress.push(Progress { id: work.id, past: sequence.past, length: sequence.tokens().len() });
+        }
+        progress
+    }
+
+    /// Runs the backend. If it fails or panics, those who were in the step fail, and everything else goes on.
+    fn guarded(
+        &mut self,
+        work: &[Work],
+        run: impl FnOnce(&mut dyn Executor) -> Result<Vec<f32>, ExecutorError>,
+    ) -> Option<Vec<f32>> {
+        let executor = &mut self.executor;
+        let reason = match catch_unwind(AssertUnwindSafe(|| run(&mut **executor))) {
+            Ok(Ok(values)) => return Some(values),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "the backend broke down in a step".to_owned(),
+        };
+        for work in work {
+            let error = GenerateError::Engine(reason.clone());
+            if let Some(sequence) = self.sequences.get_mut(&work.id) {
+                sequence.fail(error);
+            }
+            self.forget(work.id);
+        }
+        None
+    }
+
+    fn publish(&mut self) {
+        let waiting = self.scheduler.count(State::Waiting);
+        let paused = self.scheduler.count(State::Paused);
+        let stats = Stats {
+            running: self.sequences.len() - waiting - paused,
+            waiting,
+            paused,
+            pages: self.executor.pages(),
+            cached_pages: self.cache.pages(&*self.executor),
+            page_limit: self.page_limit(),
+            page_bytes: self.config.kv_bytes_per_token * self.executor.page_tokens() as u64,
+            sessions: self.cache.sessions(),
+            wait_seconds: self.scheduler.estimate_wait().as_secs_f64(),
+            ..self.totals
+        };
+        lock(&self.shared).stats = stats;
+    }
+}
+
+fn limits(config: &EngineConfig, executor: &dyn Executor) -> Limits {
+    Limits {
+        max_running: config.max_running,
+        page_tokens: executor.page_tokens(),
+        prefill_tokens: config.prefill_tokens,
+        latency_goal: config.latency_goal,
+        latency_factor: LATENCY_FACTOR,
     }
 }

@@ -89,7 +89,7 @@ async fn start(
     let for_fault = id.clone();
     let work = tokio::task::spawn_blocking(move || {
         let request = prompt(&model)?;
-        Running::start(model, id, request)
+        Running::start(&model, id, request)
     });
     work.await.unwrap_or_else(|_| Err(fault("a worker broke down while it prepared the prompt", &for_fault)))
 }
@@ -119,8 +119,10 @@ fn to_request(prompt: Vec<u32>, asked: &lichen_api::Sampling, defaults: &Samplin
             penalty_window: defaults.penalty_window,
             presence_penalty: asked.presence_penalty.unwrap_or(defaults.presence_penalty),
             frequency_penalty: asked.frequency_penalty.unwrap_or(defaults.frequency_penalty),
+            logit_bias: asked.logit_bias.clone(),
             seed: asked.seed.or(defaults.seed),
         },
         ignore_end: asked.ignore_end,
+        ..Request::default()
     }
 }

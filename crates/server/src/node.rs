@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::http::HeaderValue;
@@ -21,15 +21,13 @@ pub struct Model {
     generate: Arc<dyn Generate>,
     language: Arc<dyn Language>,
     defaults: Sampling,
-    /// Running mean of the time that an answer takes, in milliseconds; 0 before the first.
-    pace: AtomicU64,
 }
 
 impl Model {
     /// A model under the name that requests use.
     pub fn new(id: impl Into<String>, generate: Arc<dyn Generate>, language: Arc<dyn Language>) -> Self {
         let defaults = Sampling::default();
-        Self { id: id.into(), created: unix_time(), generate, language, defaults, pace: AtomicU64::new(0) }
+        Self { id: id.into(), created: unix_time(), generate, language, defaults }
     }
 
     /// Sets what applies where a request is silent.
@@ -53,21 +51,6 @@ impl Model {
 
     pub(crate) fn defaults(&self) -> &Sampling {
         &self.defaults
-    }
-
-    /// Takes note of how long an answer took.
-    pub(crate) fn record(&self, took: Duration) {
-        let took = u64::try_from(took.as_millis()).unwrap_or(u64::MAX).clamp(1, u64::MAX / 8);
-        // A lost update between two answers only makes the mean a little older.
-        let old = self.pace.load(Ordering::Relaxed);
-        let new = if old == 0 { took } else { (old.saturating_mul(7) + took) / 8 };
-        self.pace.store(new, Ordering::Relaxed);
-    }
-
-    /// Seconds until `queued` requests are likely done.
-    pub(crate) fn estimate(&self, queued: usize) -> u64 {
-        let queued = u64::try_from(queued).unwrap_or(u64::MAX);
-        self.pace.load(Ordering::Relaxed).saturating_mul(queued).div_ceil(1000).max(1)
     }
 }
 

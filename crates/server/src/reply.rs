@@ -6,7 +6,6 @@ use axum::response::{IntoResponse, Response};
 use lichen_api::Error;
 use lichen_generate::GenerateError;
 
-use crate::Model;
 use crate::edge::RequestId;
 
 /// An error on its way out.
@@ -31,7 +30,7 @@ impl IntoResponse for Refusal {
 }
 
 /// An engine's error in the terms of the API.
-pub(crate) fn from_engine(error: GenerateError, model: &Model, id: &RequestId) -> Error {
+pub(crate) fn from_engine(error: GenerateError, id: &RequestId) -> Error {
     match error {
         GenerateError::ContextOverBudget {
             prompt_tokens,
@@ -40,9 +39,11 @@ pub(crate) fn from_engine(error: GenerateError, model: &Model, id: &RequestId) -
             kv_bytes_per_token,
         } => Error::ContextOverBudget { prompt_tokens, requested_tokens, context_cap, kv_bytes_per_token },
         GenerateError::Invalid { param, reason } => Error::invalid(param, reason),
-        GenerateError::QueueFull { queued, limit } => {
-            Error::QueueFull { queued, limit, estimate: model.estimate(queued) }
+        GenerateError::QueueFull { queued, limit, estimate } => {
+            Error::QueueFull { queued, limit, estimate: estimate.as_secs_f64().ceil() as u64 }
         }
+        GenerateError::DeadlineExceeded(deadline) => Error::DeadlineExceeded { seconds: deadline.as_secs() },
+        GenerateError::Constraint(reason) => Error::invalid("grammar", reason),
         GenerateError::Engine(reason) => fault(reason, id),
         other => fault(other.to_string(), id),
     }

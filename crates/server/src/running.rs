@@ -1,6 +1,5 @@
 //! A generation in progress, seen from the async side.
 
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use lichen_api::{Error, Usage};
@@ -23,7 +22,6 @@ pub(crate) enum Step {
 /// Dropping it cancels the generation: that is how a client's hang-up reaches the engine.
 #[derive(Debug)]
 pub(crate) struct Running {
-    model: Arc<Model>,
     id: RequestId,
     events: mpsc::UnboundedReceiver<Event>,
     _ticket: Ticket,
@@ -34,7 +32,7 @@ impl Running {
     ///
     /// # Errors
     /// What the engine refuses at once.
-    pub(crate) fn start(model: Arc<Model>, id: RequestId, request: Request) -> Result<Self, Error> {
+    pub(crate) fn start(model: &Model, id: RequestId, request: Request) -> Result<Self, Error> {
         // Unbounded, since the engine must not block; the context cap bounds what can pile up.
         let (sender, events) = mpsc::unbounded_channel();
         let sink = move |event| {
@@ -44,8 +42,8 @@ impl Running {
             }
         };
         match model.generate().submit(request, Box::new(sink)) {
-            Ok(ticket) => Ok(Self { model, id, events, _ticket: ticket }),
-            Err(error) => Err(from_engine(error, &model, &id)),
+            Ok(ticket) => Ok(Self { id, events, _ticket: ticket }),
+            Err(error) => Err(from_engine(error, &id)),
         }
     }
 
@@ -62,12 +60,11 @@ impl Running {
 
     fn read(&self, event: Option<Event>) -> Result<Step, Error> {
         match event {
-            Some(Event::Text(text)) => Ok(Step::Text(text)),
+            Some(Event::Text { text, .. }) => Ok(Step::Text(text)),
             Some(Event::Finished { reason: FinishReason::Cancelled, .. }) => {
                 Err(fault("the engine stopped before the answer was complete", &self.id))
             }
             Some(Event::Finished { reason, usage }) => {
-                self.model.record(usage.time_to_first_token.saturating_add(usage.decode_time));
                 let reason = if reason == FinishReason::Length { "length" } else { "stop" };
                 Ok(Step::End(
                     reason,
@@ -75,16 +72,15 @@ impl Running {
                         prompt: usage.prompt_tokens,
                         cached: usage.cached_tokens,
                         completion: usage.completion_tokens,
-                        reasoning: 0,
+                        reasoning: usage.thinking_tokens,
                     },
                 ))
             }
-            Some(Event::Failed(error)) => Err(from_engine(error, &self.model, &self.id)),
+            Some(Event::Failed(error)) => Err(from_engine(error, &self.id)),
             // Not forwarded; an empty text keeps the order of events.
-            Some(Event::Prefill { .. }) => Ok(Step::Text(String::new())),
+            Some(Event::Prefill { .. } | Event::Embedding(_)) => Ok(Step::Text(String::new())),
             None => Err(from_engine(
                 GenerateError::Engine("the engine went away in the middle of the answer".into()),
-                &self.model,
                 &self.id,
             )),
         }

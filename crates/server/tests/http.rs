@@ -133,7 +133,8 @@ async fn refusals_of_the_engine_come_with_their_status() {
         context_cap: 128,
         kv_bytes_per_token: 4,
     };
-    let full = GenerateError::QueueFull { queued: 8, limit: 8 };
+    let full =
+        GenerateError::QueueFull { queued: 8, limit: 8, estimate: std::time::Duration::from_millis(6500) };
     let cases = [
         (long, 400, "context_length_exceeded"),
         (full, 429, "queue_full"),

@@ -6,19 +6,32 @@ use crate::tokenizer::Tokenizer;
 #[derive(Debug)]
 pub struct Detokenizer<'t> {
     tokenizer: &'t Tokenizer,
+    visible: Vec<u32>,
     pending: Vec<u8>,
 }
 
 impl<'t> Detokenizer<'t> {
     /// Starts at the end of a prompt: nothing is pending.
     pub fn new(tokenizer: &'t Tokenizer) -> Self {
-        Self { tokenizer, pending: Vec::new() }
+        Self { tokenizer, visible: Vec::new(), pending: Vec::new() }
+    }
+
+    /// Shows the text of these control tokens too.
+    #[must_use]
+    pub fn showing(mut self, visible: Vec<u32>) -> Self {
+        self.visible = visible;
+        self
     }
 
     /// The text that is complete with this token; may be empty. Control tokens give nothing, and bytes that can not
     /// become a character give U+FFFD.
     pub fn push(&mut self, id: u32) -> String {
-        self.pending.extend_from_slice(self.tokenizer.visible_bytes(id));
+        let bytes = if self.visible.contains(&id) {
+            self.tokenizer.piece_bytes(id)
+        } else {
+            self.tokenizer.visible_bytes(id)
+        };
+        self.pending.extend_from_slice(bytes);
         let complete = complete_len(&self.pending);
         let text = String::from_utf8_lossy(&self.pending[..complete]).into_owned();
         self.pending.drain(..complete);

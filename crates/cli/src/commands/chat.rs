@@ -9,7 +9,7 @@ use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 use serde_json::{Value, json};
 
-use crate::load::{LoadArgs, Loaded, load};
+use crate::load::{LimitArgs, LoadArgs, Loaded, load};
 use crate::sampling::SamplingArgs;
 use crate::{answer, output};
 
@@ -33,11 +33,14 @@ pub(crate) struct Args {
     load: LoadArgs,
 
     #[command(flatten)]
+    limits: LimitArgs,
+
+    #[command(flatten)]
     sampling: SamplingArgs,
 }
 
 pub(crate) fn run(args: Args) -> Result<()> {
-    let model = load(&args.model, &args.load)?;
+    let model = load(&args.model, &args.load, &args.limits)?;
     if model.language.template.is_none() {
         bail!("{} has no chat template; use `lichen run`, which continues plain text", model.name);
     }

@@ -8,7 +8,7 @@ use lichen_hub::Reference;
 use lichen_server::Language;
 use serde_json::json;
 
-use crate::load::{LoadArgs, load};
+use crate::load::{LimitArgs, LoadArgs, load};
 use crate::sampling::SamplingArgs;
 use crate::{answer, output};
 
@@ -40,6 +40,9 @@ pub(crate) struct Args {
     load: LoadArgs,
 
     #[command(flatten)]
+    limits: LimitArgs,
+
+    #[command(flatten)]
     sampling: SamplingArgs,
 }
 
@@ -48,7 +51,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         Some(text) => text,
         None => from_stdin()?,
     };
-    let model = load(&args.model, &args.load)?;
+    let model = load(&args.model, &args.load, &args.limits)?;
     let prompt = if args.raw || model.language.template.is_none() {
         model.language.encode(&text, true, true)
     } else {

@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
 use crate::build_info::{BACKEND, BUILD};
-use crate::load::{LoadArgs, load};
+use crate::load::{LimitArgs, LoadArgs, load};
 use crate::{machine, output};
 
 #[derive(Debug, clap::Args)]
@@ -32,6 +32,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     load: LoadArgs,
+
+    #[command(flatten)]
+    limits: LimitArgs,
 }
 
 pub(crate) fn run(args: Args) -> Result<()> {
@@ -70,7 +73,7 @@ fn models(args: &Args) -> Result<Vec<Model>> {
     let mut taken: Vec<String> = Vec::new();
     let mut models = Vec::new();
     for (index, reference) in args.models.iter().enumerate() {
-        let loaded = load(reference, &args.load)?;
+        let loaded = load(reference, &args.load, &args.limits)?;
         let name = args.names.get(index).cloned().unwrap_or(loaded.name);
         if taken.contains(&name) {
             bail!("two models would be called {name}; tell them apart with --name");

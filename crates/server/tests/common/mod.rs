@@ -115,7 +115,7 @@ impl Generate for Scripted {
             sink(Event::Prefill { done: 1, total: 2 });
             for act in acts {
                 match act {
-                    Act::Say(text) => sink(Event::Text(text.into())),
+                    Act::Say(text) => sink(Event::Text { text: text.into(), logprobs: Vec::new() }),
                     Act::Sleep(time) => std::thread::sleep(time),
                     Act::Finish(reason) => sink(Event::Finished { reason, usage }),
                     Act::Fail(error) => sink(Event::Failed(error)),

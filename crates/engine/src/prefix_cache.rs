@@ -1,0 +1,69 @@
+//! The prefix tree and the backend's pages, kept in step.
+
+use lichen_backend::{Executor, PageId};
+use lichen_sched::PrefixTree;
+
+/// State of texts that are not being worked on, for those that begin like them.
+pub(crate) struct PrefixCache {
+    tree: PrefixTree<PageId>,
+}
+
+impl PrefixCache {
+    pub(crate) fn new(page_tokens: usize, max_sessions: usize) -> Self {
+        Self { tree: PrefixTree::new(page_tokens, max_sessions) }
+    }
+
+    pub(crate) fn set_max_sessions(&mut self, max_sessions: usize) {
+        self.tree.set_max_sessions(max_sessions);
+    }
+
+    pub(crate) fn sessions(&self) -> usize {
+        self.tree.sessions()
+    }
+
+    /// Gives a sequence that has no state the longest known beginning of `tokens`, and returns its length.
+    pub(crate) fn adopt(&mut self, executor: &mut dyn Executor, sequence: u64, tokens: &[u32]) -> usize {
+        let found = self.tree.lookup(tokens);
+        if found.tokens > 0 {
+            executor.adopt(sequence, &found.pages, found.tokens);
+        }
+        found.tokens
+    }
+
+    /// Keeps the state of a sequence, whose tokens these are.
+    pub(crate) fn keep(
+        &mut self,
+        executor: &mut dyn Executor,
+        sequence: u64,
+        tokens: &[u32],
+        session: Option<u64>,
+    ) {
+        let pages = executor.hold(sequence);
+        if pages.is_empty() {
+            return;
+        }
+        for page in self.tree.insert(tokens, &pages, session) {
+            executor.release(page);
+        }
+    }
+
+    /// Pages that could be allocated under `limit`, counting what the cache could give up.
+    pub(crate) fn room(&self, executor: &dyn Executor, limit: usize) -> usize {
+        let evictable = self.tree.evictable(|page| executor.users(page) == 0);
+        limit.saturating_sub(executor.pages().saturating_sub(evictable))
+    }
+
+    /// Pages that only the cache holds.
+    pub(crate) fn pages(&self, executor: &dyn Executor) -> usize {
+        self.tree.evictable(|page| executor.users(page) == 0)
+    }
+
+    /// Gives up pages until `more` can be allocated under `limit`.
+    pub(crate) fn make_room(&mut self, executor: &mut dyn Executor, limit: usize, more: usize) {
+        let short = (executor.pages() + more).saturating_sub(limit);
+        if short > 0 {
+            let evicted = self.tree.evict(short, |page| executor.users(page) == 0);
+            evicted.into_iter().for_each(|page| executor.release(page));
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! What an engine does, in numbers.
+
+/// A snapshot: gauges of now, and totals since the start.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Stats {
+    /// Requests that are being worked on.
+    pub running: usize,
+    /// Requests that wait for their turn.
+    pub waiting: usize,
+    /// Requests that were begun and gave way.
+    pub paused: usize,
+    /// KV pages that exist.
+    pub pages: usize,
+    /// Of these, pages that only the prefix cache holds.
+    pub cached_pages: usize,
+    /// Most KV pages.
+    pub page_limit: usize,
+    /// Bytes of a page.
+    pub page_bytes: u64,
+    /// Sessions whose state is kept.
+    pub sessions: usize,
+    /// Prompt tokens taken in, in total.
+    pub prompt_tokens: u64,
+    /// Of these, tokens whose state was reused.
+    pub reused_tokens: u64,
+    /// Tokens generated.
+    pub generated_tokens: u64,
+    /// Tokens guessed.
+    pub drafted_tokens: u64,
+    /// Of these, tokens that were right.
+    pub accepted_tokens: u64,
+    /// Times that a running request had to give way.
+    pub pauses: u64,
+    /// Steps run.
+    pub steps: u64,
+    /// Seconds until a request that comes now is likely begun.
+    pub wait_seconds: f64,
+}
