@@ -68,7 +68,7 @@ fn prompt(value: Option<Value>) -> Result<Prompt, Error> {
     }
 }
 
-fn tokens(ids: &[Value]) -> Result<Prompt, Error> {
+pub(crate) fn tokens(ids: &[Value]) -> Result<Prompt, Error> {
     let ids: Option<Vec<u32>> =
         ids.iter().map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok())).collect();
     match ids {

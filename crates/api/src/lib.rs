@@ -6,6 +6,7 @@
 mod answer;
 mod chat;
 mod completion;
+mod embeddings;
 mod error;
 mod event;
 mod fields;
@@ -16,6 +17,7 @@ mod turn;
 pub use answer::{Answer, Shape, Usage};
 pub use chat::{ChatRequest, check_messages};
 pub use completion::{CompletionRequest, Prompt};
+pub use embeddings::{EmbeddingRequest, embeddings};
 pub use error::Error;
 pub use event::{Call, Encoder, Finish, Piece, Reply, Sse, TokenLogprob};
 pub use fields::Fields;

@@ -8,7 +8,8 @@ use anyhow::{Context, Result, bail};
 use lichen_backend::Executor;
 use lichen_cpu::{CpuConfig, Numerics};
 use lichen_engine::{Engine, EngineConfig};
-use lichen_format::Checkpoint;
+use lichen_format::{Checkpoint, Metadata};
+use lichen_generate::Pooling;
 use lichen_hub::{Hub, HubConfig, ProgressBar, Reference};
 use lichen_model::ModelSpec;
 use lichen_text::Tokenizer;
@@ -135,6 +136,8 @@ pub(crate) struct Loaded {
     pub(crate) path: PathBuf,
     pub(crate) engine: Arc<Engine>,
     pub(crate) language: Arc<ModelLanguage>,
+    /// How the file wants embeddings made.
+    pub(crate) pooling: Pooling,
 }
 
 /// The hub as the environment sets it up.
@@ -198,7 +201,18 @@ pub(crate) fn load(reference: &Reference, args: &LoadArgs, limits: &LimitArgs) -
     let config = limits.config(&opened.spec, args.kv_number_bytes(), executor.page_tokens());
     let engine = Engine::start(executor, language.tokenizer.clone(), config)
         .context("the engine's thread could not be started")?;
-    Ok(Loaded { name: stem(&opened.path), path: opened.path, engine: Arc::new(engine), language })
+    let pooling = pooling(&opened.checkpoint.metadata);
+    Ok(Loaded { name: stem(&opened.path), path: opened.path, engine: Arc::new(engine), language, pooling })
+}
+
+/// How hidden states become one vector, by the numbers that GGUF gives the ways; models that say nothing get the mean.
+fn pooling(metadata: &Metadata) -> Pooling {
+    let architecture = metadata.str("general.architecture").unwrap_or_default();
+    match metadata.u32(&format!("{architecture}.pooling_type")) {
+        Some(2) => Pooling::First,
+        Some(3) => Pooling::Last,
+        _ => Pooling::Mean,
+    }
 }
 
 /// The name of a file without its extension.

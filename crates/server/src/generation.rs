@@ -99,6 +99,7 @@ async fn whole(answer: Answer, mut running: Running) -> Result<Response, Refusal
     loop {
         match running.next().await? {
             Step::Text(more) => text.push_str(&more),
+            Step::Embedding(_) => {}
             Step::End(reason, usage) => return Ok(Json(answer.whole(&text, reason, usage)).into_response()),
         }
     }

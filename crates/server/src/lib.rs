@@ -4,9 +4,11 @@
 //! engine and its [`Language`].
 
 mod edge;
+mod embedding;
 mod extract;
 mod generation;
 mod language;
+mod metrics;
 mod node;
 mod reply;
 mod routes;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::http::HeaderValue;
 use lichen_api::{Error, ModelCard};
-use lichen_generate::{Generate, Sampling};
+use lichen_generate::{Generate, Pooling, Sampling, Stats};
 
 use crate::Language;
 
@@ -21,13 +21,21 @@ pub struct Model {
     generate: Arc<dyn Generate>,
     language: Arc<dyn Language>,
     defaults: Sampling,
+    pooling: Pooling,
 }
 
 impl Model {
     /// A model under the name that requests use.
     pub fn new(id: impl Into<String>, generate: Arc<dyn Generate>, language: Arc<dyn Language>) -> Self {
         let defaults = Sampling::default();
-        Self { id: id.into(), created: unix_time(), generate, language, defaults }
+        Self {
+            id: id.into(),
+            created: unix_time(),
+            generate,
+            language,
+            defaults,
+            pooling: Pooling::default(),
+        }
     }
 
     /// Sets what applies where a request is silent.
@@ -35,6 +43,17 @@ impl Model {
     pub fn with_defaults(mut self, defaults: Sampling) -> Self {
         self.defaults = defaults;
         self
+    }
+
+    /// Sets how embeddings are made; the mean over all tokens if not set.
+    #[must_use]
+    pub fn with_pooling(mut self, pooling: Pooling) -> Self {
+        self.pooling = pooling;
+        self
+    }
+
+    pub(crate) fn pooling(&self) -> Pooling {
+        self.pooling
     }
 
     pub(crate) fn id(&self) -> &str {
@@ -191,6 +210,11 @@ impl Node {
             });
         }
         self.model(name)
+    }
+
+    /// What each model does now.
+    pub(crate) fn stats(&self) -> Vec<(String, Stats)> {
+        self.0.models.iter().map(|model| (model.id.clone(), model.generate.stats())).collect()
     }
 
     fn names(&self) -> Vec<String> {

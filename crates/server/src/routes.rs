@@ -10,7 +10,9 @@ use serde_json::{Value, json};
 
 use crate::Node;
 use crate::edge::edge;
+use crate::embedding::embed;
 use crate::generation::{chat, completion};
+use crate::metrics::metrics;
 use crate::reply::Refusal;
 use crate::text::{apply_template, detokenize, tokenize};
 
@@ -23,6 +25,8 @@ pub fn router(node: Node) -> Router {
         .route("/v1/models/{*id}", get(model))
         .route("/v1/chat/completions", post(chat))
         .route("/v1/completions", post(completion))
+        .route("/v1/embeddings", post(embed))
+        .route("/metrics", get(metrics))
         .route("/tokenize", post(tokenize))
         .route("/detokenize", post(detokenize))
         .route("/apply-template", post(apply_template))

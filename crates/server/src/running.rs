@@ -15,6 +15,8 @@ use crate::reply::{fault, from_engine};
 pub(crate) enum Step {
     /// More text.
     Text(String),
+    /// The vector of an embedding.
+    Embedding(Vec<f32>),
     /// The end, with the reason in OpenAI's words.
     End(&'static str, Usage),
 }
@@ -78,7 +80,8 @@ impl Running {
             }
             Some(Event::Failed(error)) => Err(from_engine(error, &self.id)),
             // Not forwarded; an empty text keeps the order of events.
-            Some(Event::Prefill { .. } | Event::Embedding(_)) => Ok(Step::Text(String::new())),
+            Some(Event::Embedding(vector)) => Ok(Step::Embedding(vector)),
+            Some(Event::Prefill { .. }) => Ok(Step::Text(String::new())),
             None => Err(from_engine(
                 GenerateError::Engine("the engine went away in the middle of the answer".into()),
                 &self.id,

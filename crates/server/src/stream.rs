@@ -27,6 +27,7 @@ impl Chunks {
     fn advance(&mut self, step: Result<Step, lichen_api::Error>) {
         match step {
             Ok(Step::Text(text)) if text.is_empty() => {}
+            Ok(Step::Embedding(_)) => {}
             Ok(Step::Text(text)) => self.ready.push_back(self.answer.text(&text).to_string()),
             Ok(Step::End(reason, usage)) => {
                 self.ready.push_back(self.answer.closing(reason).to_string());

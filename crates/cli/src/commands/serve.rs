@@ -78,7 +78,7 @@ fn models(args: &Args) -> Result<Vec<Model>> {
         if taken.contains(&name) {
             bail!("two models would be called {name}; tell them apart with --name");
         }
-        models.push(Model::new(&name, loaded.engine, loaded.language));
+        models.push(Model::new(&name, loaded.engine, loaded.language).with_pooling(loaded.pooling));
         taken.push(name);
     }
     Ok(models)
