@@ -1,5 +1,5 @@
 //! The commands that run to their end, as a user calls them.
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a failed unwrap is a failed test")]
 
 mod support;
 
