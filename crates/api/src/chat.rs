@@ -2,120 +2,125 @@
 
 use serde_json::{Map, Value};
 
+use crate::chat_messages::{check_messages, continues};
+use crate::chat_tools::{tool_choice, tools};
 use crate::fields::is_empty;
-use crate::{Error, Fields, Sampling, StreamOptions};
+use crate::sampling::{choices, session};
+use crate::{Error, Fields, Format, Reasoning, Sampling, StreamOptions, ToolChoice, Turn};
 
-const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
+/// Most alternatives per token, as OpenAI allows.
+const MOST_TOP_LOGPROBS: usize = 20;
 
-/// A checked chat request.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ChatRequest {
-    /// The model's name, if given.
-    pub model: Option<String>,
-    /// The conversation, ready for a chat template: an array of objects whose `content` is a string.
-    pub messages: Value,
-    /// How tokens are chosen.
-    pub sampling: Sampling,
-    /// How the answer is delivered.
-    pub delivery: StreamOptions,
-}
-
-impl ChatRequest {
-    /// Parses and checks a body.
-    ///
-    /// # Errors
-    /// [`Error::InvalidRequest`] naming the first field that can't be served as it is.
-    pub fn parse(body: &[u8]) -> Result<Self, Error> {
-        let mut fields = Fields::parse(body)?;
-        refuse_unsupported(&fields)?;
-        Ok(Self {
-            model: fields.text("model")?.map(str::to_owned),
-            sampling: Sampling::read(&fields)?,
-            delivery: StreamOptions::read(&fields)?,
-            messages: check_messages(fields.take("messages"))?,
-        })
+/// Parses and checks a body.
+///
+/// # Errors
+/// [`Error::InvalidRequest`] naming the first field that can't be served as it is.
+pub fn parse_chat(body: &[u8]) -> Result<Turn, Error> {
+    let mut fields = Fields::parse(body)?;
+    refuse_unsupported(&fields)?;
+    let messages = check_messages(fields.take("messages"))?;
+    let tools = tools(&mut fields)?;
+    let turn = Turn {
+        model: fields.text("model")?.map(str::to_owned),
+        tool_choice: tool_choice(fields.get("tool_choice"), &tools)?,
+        parallel_tool_calls: fields.flag("parallel_tool_calls")?.unwrap_or(true),
+        format: format(&mut fields)?,
+        sampling: Sampling::read(&fields)?,
+        reasoning: reasoning(&fields)?,
+        template_variables: template_variables(&mut fields)?,
+        choices: choices(&fields)?,
+        logprobs: logprobs(&fields)?,
+        session: session(&fields)?,
+        continues: continues(&messages),
+        delivery: StreamOptions::read(&fields)?,
+        messages,
+        tools,
+    };
+    if turn.format != Format::Text && matches!(turn.tool_choice, ToolChoice::Required | ToolChoice::Named(_))
+    {
+        let reason = "asks for a text while tool_choice asks for a tool call; leave one of them out";
+        return Err(Error::invalid("response_format", reason));
     }
+    Ok(turn)
 }
 
 fn refuse_unsupported(fields: &Fields) -> Result<(), Error> {
-    for name in
-        ["tools", "functions", "logprobs", "top_logprobs", "audio", "prediction", "web_search_options"]
-    {
+    for name in ["functions", "audio", "prediction", "web_search_options"] {
         fields.refuse_unless(name, is_empty)?;
     }
     let passive = |value: &Value| matches!(value.as_str(), Some("none" | "auto"));
-    fields.refuse_unless("tool_choice", passive)?;
     fields.refuse_unless("function_call", passive)?;
-    fields.refuse_unless("response_format", |format| format["type"] == "text")?;
     fields.refuse_unless("modalities", |kinds| *kinds == serde_json::json!(["text"]))
 }
 
-/// Checks a conversation and brings it into the form that chat templates expect: text parts joined, `developer`
-/// (which most templates refuse) as `system`. Order and wording stay.
-///
-/// # Errors
-/// [`Error::InvalidRequest`] naming the message.
-pub fn check_messages(messages: Option<Value>) -> Result<Value, Error> {
-    match messages {
-        Some(Value::Array(list)) if !list.is_empty() => {
-            let checked: Result<Vec<_>, _> =
-                list.into_iter().enumerate().map(|(index, message)| check_message(index, message)).collect();
-            Ok(Value::Array(checked?))
-        }
-        _ => Err(Error::invalid("messages", "must be an array of at least one message")),
+/// `response_format`, else `grammar`.
+pub(crate) fn format(fields: &mut Fields) -> Result<Format, Error> {
+    let grammar = fields.text("grammar")?.filter(|grammar| !grammar.trim().is_empty()).map(str::to_owned);
+    let format = response_format(fields.take("response_format"))?;
+    match (format, grammar) {
+        (Format::Text, Some(grammar)) => Ok(Format::Grammar(grammar)),
+        (format, None) => Ok(format),
+        _ => Err(Error::invalid("grammar", "can't be followed together with response_format; leave one out")),
     }
 }
 
-fn check_message(index: usize, message: Value) -> Result<Value, Error> {
-    let Value::Object(mut message) = message else {
-        return Err(Error::invalid(format!("messages[{index}]"), "must be an object with role and content"));
+fn response_format(value: Option<Value>) -> Result<Format, Error> {
+    let Some(mut value) = value else { return Ok(Format::Text) };
+    match value["type"].as_str() {
+        Some("text") => Ok(Format::Text),
+        Some("json_object") => match value.get_mut("schema").map(Value::take) {
+            None | Some(Value::Null) => Ok(Format::JsonObject),
+            Some(schema) => Ok(Format::JsonSchema(schema)),
+        },
+        Some("json_schema") => match value["json_schema"]["schema"].take() {
+            Value::Null => Err(Error::invalid("response_format.json_schema.schema", "is missing")),
+            schema => Ok(Format::JsonSchema(schema)),
+        },
+        _ => Err(Error::invalid("response_format.type", "must be text, json_object or json_schema")),
+    }
+}
+
+/// `reasoning_budget` is the precise form of `reasoning_effort`.
+fn reasoning(fields: &Fields) -> Result<Reasoning, Error> {
+    let effort = match fields.text("reasoning_effort")? {
+        None => Reasoning::default(),
+        Some(effort) => Reasoning::from_effort(effort).ok_or_else(|| {
+            Error::invalid("reasoning_effort", format!("must be one of {}", Reasoning::efforts()))
+        })?,
     };
-    let role = match message.get("role").and_then(Value::as_str) {
-        Some("developer") => "system",
-        Some(role) if ROLES.contains(&role) => role,
-        _ => {
-            let reason = format!("must be one of {}", ROLES.join(", "));
-            return Err(Error::invalid(format!("messages[{index}].role"), reason));
+    match fields.count("reasoning_budget", 0)? {
+        None => Ok(effort),
+        Some(budget) => Ok(Reasoning { budget: Some(budget), enabled: Some(budget > 0) }),
+    }
+}
+
+fn template_variables(fields: &mut Fields) -> Result<Map<String, Value>, Error> {
+    match fields.take("chat_template_kwargs") {
+        None => Ok(Map::new()),
+        Some(Value::Object(variables)) => {
+            for reserved in ["messages", "tools", "add_generation_prompt"] {
+                if variables.contains_key(reserved) {
+                    let reason = "has a field of its own in the request; set it there";
+                    return Err(Error::invalid(format!("chat_template_kwargs.{reserved}"), reason));
+                }
+            }
+            Ok(variables)
         }
-    }
-    .to_owned();
-    let content = check_content(index, &role, &mut message)?;
-    message.insert("role".into(), Value::String(role));
-    message.insert("content".into(), Value::String(content));
-    Ok(Value::Object(message))
-}
-
-fn check_content(index: usize, role: &str, message: &mut Map<String, Value>) -> Result<String, Error> {
-    match message.remove("content") {
-        Some(Value::String(text)) => Ok(text),
-        Some(Value::Array(parts)) => join_parts(index, &parts),
-        // An assistant that only called tools has no content.
-        None | Some(Value::Null) if role == "assistant" => Ok(String::new()),
-        _ => Err(Error::invalid(
-            format!("messages[{index}].content"),
-            "must be a string or an array of text parts",
-        )),
+        Some(_) => Err(Error::invalid("chat_template_kwargs", "must be an object")),
     }
 }
 
-fn join_parts(index: usize, parts: &[Value]) -> Result<String, Error> {
-    let mut joined = String::new();
-    for (at, part) in parts.iter().enumerate() {
-        let text = match part["type"].as_str() {
-            Some("text") => part["text"].as_str(),
-            Some("refusal") => part["refusal"].as_str(),
-            _ => None,
-        };
-        let Some(text) = text else {
-            let param = format!("messages[{index}].content[{at}]");
-            return Err(Error::invalid(
-                param,
-                "must be a text part; this model takes no images, audio or files",
-            ));
-        };
-        joined.push_str(text);
+fn logprobs(fields: &Fields) -> Result<Option<usize>, Error> {
+    let wanted = fields.flag("logprobs")?.unwrap_or(false);
+    match fields.count("top_logprobs", 0)? {
+        Some(top) if top > MOST_TOP_LOGPROBS => {
+            Err(Error::invalid("top_logprobs", format!("must be an integer from 0 to {MOST_TOP_LOGPROBS}")))
+        }
+        Some(top) if top > 0 && !wanted => {
+            Err(Error::invalid("top_logprobs", "needs logprobs to be true as well"))
+        }
+        top => Ok(wanted.then(|| top.unwrap_or(0))),
     }
-    Ok(joined)
 }
 
 #[cfg(test)]
@@ -124,39 +129,43 @@ mod tests {
 
     use super::*;
 
-    fn parse(extra: Value) -> Result<ChatRequest, Error> {
+    fn parse(extra: Value) -> Result<Turn, Error> {
         let mut body = json!({"model": "m", "messages": [{"role": "user", "content": "hi"}]});
         for (name, value) in extra.as_object().unwrap() {
             body[name] = value.clone();
         }
-        ChatRequest::parse(body.to_string().as_bytes())
+        parse_chat(body.to_string().as_bytes())
     }
 
     #[test]
     fn what_clients_send_by_habit_is_accepted() {
-        let request = parse(json!({
+        let turn = parse(json!({
             "tools": [], "tool_choice": "auto", "n": 1, "logprobs": false, "response_format": {"type": "text"},
             "user": "u", "store": true, "metadata": {}, "prompt_cache_key": "k", "reasoning_effort": "low",
             "parallel_tool_calls": true, "max_tokens": 5, "max_completion_tokens": 7, "stop": "x", "seed": -1,
             "top_k": -1, "stream": true, "stream_options": {"include_usage": true}, "temperature": null,
+            "verbosity": "low", "service_tier": "auto", "top_logprobs": 0, "safety_identifier": "s",
         }))
         .unwrap();
-        assert_eq!(request.sampling.max_tokens, Some(7));
-        assert_eq!(request.sampling.stop, ["x"]);
-        assert_eq!(request.sampling.seed, Some(u64::MAX));
-        assert_eq!(request.sampling.top_k, Some(0));
-        assert_eq!(request.sampling.temperature, None);
-        assert!(request.delivery.stream && request.delivery.include_usage);
+        assert_eq!(turn.sampling.max_tokens, Some(7));
+        assert_eq!(turn.sampling.stop, ["x"]);
+        assert_eq!(turn.sampling.seed, Some(u64::MAX));
+        assert_eq!(turn.sampling.top_k, Some(0));
+        assert_eq!(turn.sampling.temperature, None);
+        assert_eq!(turn.session.as_deref(), Some("k"));
+        assert_eq!((turn.choices, turn.logprobs, turn.continues), (1, None, false));
+        assert!(turn.delivery.stream && turn.delivery.include_usage);
     }
 
     #[test]
     fn what_would_be_lost_is_refused_by_name() {
         let cases = [
-            ("tools", json!([{"type": "function"}])),
+            ("functions", json!([{"name": "f"}])),
             ("tool_choice", json!("required")),
-            ("response_format", json!({"type": "json_object"})),
-            ("n", json!(2)),
-            ("logprobs", json!(true)),
+            ("grammar", json!(3)),
+            ("n", json!(0)),
+            ("n", json!(1000)),
+            ("top_logprobs", json!(2)),
             ("logit_bias", json!({"1": 200})),
             ("logit_bias", json!({"one": 2})),
             ("temperature", json!(2.5)),
@@ -165,35 +174,40 @@ mod tests {
             ("stop", json!([""])),
             ("stream_options", json!(true)),
             ("messages", json!([])),
+            ("reasoning_effort", json!("much")),
+            ("audio", json!({"voice": "v"})),
         ];
         for (name, value) in cases {
             let error = parse(json!({name: value})).unwrap_err();
             assert_eq!((error.status(), &error.body()["error"]["param"]), (400, &json!(name)));
         }
+        let error = parse(json!({"response_format": {"type": "xml"}})).unwrap_err();
+        assert_eq!(error.body()["error"]["param"], "response_format.type");
     }
 
     #[test]
-    fn messages_are_brought_into_template_form() {
-        let messages = check_messages(Some(json!([
-            {"role": "developer", "content": [{"type": "text", "text": "be "}, {"type": "text", "text": "brief"}]},
-            {"role": "assistant", "content": null, "tool_calls": []},
-        ])))
-        .unwrap();
-        assert_eq!(messages[0], json!({"role": "system", "content": "be brief"}));
-        assert_eq!(messages[1]["content"], "");
+    fn formats_in_every_form() {
+        let format = |value| parse(value).unwrap().format;
+        assert_eq!(format(json!({"response_format": {"type": "json_object"}})), Format::JsonObject);
+        let schema =
+            json!({"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}});
+        assert_eq!(format(json!({"response_format": schema})), Format::JsonSchema(json!({"type": "object"})));
+        assert_eq!(format(json!({"grammar": "root ::= \"a\""})), Format::Grammar("root ::= \"a\"".into()));
+        let both = json!({"grammar": "root ::= \"a\"", "response_format": {"type": "json_object"}});
+        assert_eq!(parse(both).unwrap_err().status(), 400);
     }
 
     #[test]
-    fn a_bad_message_is_named() {
-        let at = |message| {
-            let error = check_messages(Some(json!([message]))).unwrap_err();
-            error.body()["error"]["param"].as_str().unwrap().to_owned()
-        };
-        assert_eq!(at(json!("hi")), "messages[0]");
-        assert_eq!(at(json!({"role": "king", "content": ""})), "messages[0].role");
-        assert_eq!(at(json!({"role": "user"})), "messages[0].content");
-        let image =
-            json!({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]});
-        assert_eq!(at(image), "messages[0].content[0]");
+    fn a_budget_is_more_precise_than_an_effort() {
+        let turn = parse(json!({"reasoning_effort": "high", "reasoning_budget": 9})).unwrap();
+        assert_eq!(turn.reasoning, Reasoning { budget: Some(9), enabled: Some(true) });
+        let none = parse(json!({"reasoning_effort": "none"})).unwrap();
+        assert_eq!(none.reasoning, Reasoning { budget: Some(0), enabled: Some(false) });
+    }
+
+    #[test]
+    fn the_assistants_own_beginning_is_continued() {
+        let messages = json!([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "Well,"}]);
+        assert!(parse(json!({"messages": messages})).unwrap().continues);
     }
 }

@@ -5,6 +5,9 @@ use serde_json::{Value, json};
 /// Longest `Retry-After` in seconds: OpenAI's clients give up retrying on much larger ones.
 const LONGEST_RETRY_AFTER: u64 = 60;
 
+/// `Retry-After` in seconds where room in memory is waited for.
+const MEMORY_RETRY_AFTER: u64 = 10;
+
 /// Why a request got no answer.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
@@ -49,6 +52,36 @@ pub enum Error {
         progress: f32,
         /// Seconds after which a retry makes sense.
         retry_after: u64,
+    },
+    /// The model's load failed, or it broke later.
+    #[error("the model '{model}' failed: {reason}; load it again once the cause is gone")]
+    ModelFailed {
+        /// The model asked for.
+        model: String,
+        /// What broke.
+        reason: String,
+        /// Seconds after which a retry makes sense.
+        retry_after: u64,
+    },
+    /// It does not fit into memory now, but could later.
+    #[error("{message}")]
+    MemoryOverBudget {
+        /// What is in the way.
+        message: String,
+        /// Bytes needed.
+        need_bytes: u64,
+        /// Bytes that can be had now.
+        available_bytes: u64,
+    },
+    /// It can never fit into the memory there is.
+    #[error("{message}")]
+    MemoryImpossible {
+        /// What would fit.
+        message: String,
+        /// Bytes needed.
+        need_bytes: u64,
+        /// Bytes there are.
+        limit_bytes: u64,
     },
     /// Too many requests wait.
     #[error("{queued} requests are waiting and the limit is {limit}; try again in {estimate} s")]
@@ -111,14 +144,16 @@ impl Error {
     /// The HTTP status.
     pub fn status(&self) -> u16 {
         match self {
-            Self::InvalidRequest { .. } | Self::ContextOverBudget { .. } => 400,
+            Self::InvalidRequest { .. } | Self::ContextOverBudget { .. } | Self::MemoryImpossible { .. } => {
+                400
+            }
             Self::ModelNotFound { .. } | Self::RouteNotFound { .. } => 404,
             Self::Unauthorized { .. } => 401,
             Self::MethodNotAllowed { .. } => 405,
             Self::BodyTooLarge { .. } => 413,
             Self::QueueFull { .. } => 429,
             Self::EngineFault { .. } => 500,
-            Self::ModelNotReady { .. } => 503,
+            Self::ModelNotReady { .. } | Self::ModelFailed { .. } | Self::MemoryOverBudget { .. } => 503,
             Self::DeadlineExceeded { .. } => 504,
         }
     }
@@ -129,7 +164,9 @@ impl Error {
             Self::InvalidRequest { .. } => "invalid_request",
             Self::ContextOverBudget { .. } => "context_over_budget",
             Self::ModelNotFound { .. } => "model_not_found",
-            Self::ModelNotReady { .. } => "model_not_ready",
+            Self::ModelNotReady { .. } | Self::ModelFailed { .. } => "model_not_ready",
+            Self::MemoryOverBudget { .. } => "memory_over_budget",
+            Self::MemoryImpossible { .. } => "memory_impossible",
             Self::QueueFull { .. } => "queue_full",
             Self::RouteNotFound { .. } => "not_found",
             Self::MethodNotAllowed { .. } => "method_not_allowed",
@@ -151,9 +188,11 @@ impl Error {
     /// Value of the `Retry-After` header in seconds, for errors that pass.
     pub fn retry_after(&self) -> Option<u64> {
         match self {
-            Self::ModelNotReady { retry_after: s, .. } | Self::QueueFull { estimate: s, .. } => {
-                Some((*s).clamp(1, LONGEST_RETRY_AFTER))
-            }
+            Self::ModelNotReady { retry_after: s, .. }
+            | Self::ModelFailed { retry_after: s, .. }
+            | Self::QueueFull { estimate: s, .. } => Some((*s).clamp(1, LONGEST_RETRY_AFTER)),
+            // When room comes free can't be told.
+            Self::MemoryOverBudget { .. } => Some(MEMORY_RETRY_AFTER),
             _ => None,
         }
     }
@@ -162,7 +201,7 @@ impl Error {
         match self {
             Self::InvalidRequest { param, .. } => Some(param),
             Self::ContextOverBudget { .. } => Some("messages"),
-            Self::ModelNotFound { .. } => Some("model"),
+            Self::ModelNotFound { .. } | Self::MemoryImpossible { .. } => Some("model"),
             _ => None,
         }
     }
@@ -189,6 +228,15 @@ impl Error {
             Self::ModelNotFound { model, loaded } => json!({"model": model, "loaded": loaded}),
             Self::ModelNotReady { state, progress, retry_after } => {
                 json!({"state": state, "progress": progress, "retry_after_s": retry_after})
+            }
+            Self::ModelFailed { model, reason, retry_after } => {
+                json!({"model": model, "state": "failed", "reason": reason, "retry_after_s": retry_after})
+            }
+            Self::MemoryOverBudget { need_bytes, available_bytes, .. } => {
+                json!({"need_bytes": need_bytes, "available_bytes": available_bytes})
+            }
+            Self::MemoryImpossible { need_bytes, limit_bytes, .. } => {
+                json!({"need_bytes": need_bytes, "limit_bytes": limit_bytes})
             }
             Self::QueueFull { queued, limit, estimate } => {
                 json!({"queued": queued, "limit": limit, "estimate_s": estimate})

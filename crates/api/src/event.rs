@@ -121,6 +121,11 @@ impl Sse {
         Self { event: None, data: value.to_string() }
     }
 
+    /// The mark at the end of OpenAI's streams.
+    pub fn done() -> Self {
+        Self { event: None, data: "[DONE]".into() }
+    }
+
     /// An event with a name.
     pub fn named(event: &'static str, value: &Value) -> Self {
         Self { event: Some(event), data: value.to_string() }

@@ -43,10 +43,7 @@ pub struct Sampling {
 
 impl Sampling {
     pub(crate) fn read(fields: &Fields) -> Result<Self, Error> {
-        for name in ["grammar", "kv", "reasoning_budget"] {
-            fields.refuse_unless(name, is_empty)?;
-        }
-        fields.refuse_unless("n", |n| n.as_u64() == Some(1))?;
+        fields.refuse_unless("kv", is_empty)?;
         let repeat = match fields.number("repeat_penalty", 0.01..=100.0)? {
             None => fields.number("repetition_penalty", 0.01..=100.0)?,
             some => some,
@@ -120,6 +117,25 @@ fn stop(fields: &Fields) -> Result<Vec<String>, Error> {
             _ => Err(wrong()),
         })
         .collect()
+}
+
+/// Most answers to one prompt, as OpenAI allows.
+const MOST_CHOICES: usize = 128;
+
+/// `n`: how many answers are wanted.
+pub(crate) fn choices(fields: &Fields) -> Result<usize, Error> {
+    match fields.count("n", 1)? {
+        Some(n) if n > MOST_CHOICES => {
+            Err(Error::invalid("n", format!("must be an integer from 1 to {MOST_CHOICES}")))
+        }
+        n => Ok(n.unwrap_or(1)),
+    }
+}
+
+/// `session_id`, else `prompt_cache_key`: the conversation whose state is worth keeping.
+pub(crate) fn session(fields: &Fields) -> Result<Option<String>, Error> {
+    let cache_key = fields.text("prompt_cache_key")?;
+    Ok(fields.text("session_id")?.or(cache_key).map(str::to_owned))
 }
 
 /// How the answer is delivered.

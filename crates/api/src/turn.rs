@@ -1,11 +1,11 @@
 //! One turn of a conversation, in no dialect: what every chat-like route parses its body into.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::{Sampling, StreamOptions};
 
 /// A checked request for the next message of a conversation.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Turn {
     /// The model's name, if given.
     pub model: Option<String>,
@@ -26,6 +26,8 @@ pub struct Turn {
     pub sampling: Sampling,
     /// How much the model may think.
     pub reasoning: Reasoning,
+    /// Further variables of the chat template, as the client named them.
+    pub template_variables: Map<String, Value>,
     /// Independent answers to give (`n`).
     pub choices: usize,
     /// Log-probabilities of the answer's tokens, with this many alternatives each.

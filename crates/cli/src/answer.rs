@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
 use lichen_generate::{Event, Generate, Request, Usage};
-use lichen_server::Language;
-use serde_json::Value;
+use lichen_server::{Conversation, Language};
+use serde_json::{Map, Value};
 
 use crate::language::ModelLanguage;
 use crate::{machine, output};
@@ -60,7 +60,10 @@ pub(crate) fn generate(
 /// The model has no chat template, or its template does not take the conversation.
 pub(crate) fn chat_prompt(language: &ModelLanguage, messages: &[Value]) -> Result<Vec<u32>> {
     let messages = Value::Array(messages.to_vec());
-    let prompt = language.apply_template(&messages, None, true).map_err(|reason| anyhow!(reason))?;
+    let variables = Map::new();
+    let conversation =
+        Conversation { messages: &messages, tools: None, add_generation_prompt: true, variables: &variables };
+    let prompt = language.apply_template(conversation).map_err(|reason| anyhow!(reason))?;
     // The template writes the special tokens itself.
     Ok(language.encode(&prompt, false, true))
 }

@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use lichen_server::Language;
+use lichen_server::{Conversation, Language};
 use lichen_text::{ChatTemplate, EncodeOptions, Tokenizer};
-use serde_json::{Map, Value};
 
 /// Text to tokens and back, and conversations to text.
 pub(crate) struct ModelLanguage {
@@ -21,18 +20,35 @@ impl Language for ModelLanguage {
         self.tokenizer.decode(tokens)
     }
 
-    fn apply_template(
-        &self,
-        messages: &Value,
-        tools: Option<&Value>,
-        add_generation_prompt: bool,
-    ) -> Result<String, String> {
+    fn apply_template(&self, conversation: Conversation<'_>) -> Result<String, String> {
         let template = self
             .template
             .as_ref()
             .ok_or("the model has no chat template; use the route or the option for plain text")?;
-        template
-            .render(messages, tools, add_generation_prompt, &Map::new())
-            .map_err(|error| error.to_string())
+        let Conversation { messages, tools, add_generation_prompt, variables } = conversation;
+        template.render(messages, tools, add_generation_prompt, variables).map_err(|error| error.to_string())
+    }
+
+    fn template_source(&self) -> Option<&str> {
+        self.template.as_ref().map(ChatTemplate::source)
+    }
+
+    fn vocabulary_size(&self) -> usize {
+        self.tokenizer.vocab_size()
+    }
+
+    fn token_bytes(&self, token: u32) -> &[u8] {
+        self.tokenizer.piece_bytes(token)
+    }
+
+    fn is_control(&self, token: u32) -> bool {
+        self.tokenizer.is_control(token)
+    }
+
+    fn end_tokens(&self) -> Vec<u32> {
+        let tokens = 0..u32::try_from(self.tokenizer.vocab_size()).unwrap_or(u32::MAX);
+        let others = tokens.filter(|&token| self.tokenizer.is_end_of_generation(token));
+        let usual = self.tokenizer.eos();
+        usual.into_iter().chain(others.filter(|token| Some(*token) != usual)).collect()
     }
 }

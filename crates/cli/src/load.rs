@@ -25,6 +25,13 @@ pub(crate) struct LoadArgs {
     #[arg(long, env = "LICHEN_CTX_CAP", value_name = "TOKENS")]
     pub(crate) ctx_cap: Option<NonZeroU32>,
 
+    #[command(flatten)]
+    pub(crate) compute: ComputeArgs,
+}
+
+/// What a model is computed with.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct ComputeArgs {
     /// Threads that compute; all hardware threads if not given
     #[arg(short, long, env = "LICHEN_THREADS", value_name = "N")]
     pub(crate) threads: Option<NonZeroUsize>,
@@ -47,7 +54,7 @@ pub(crate) enum NumericsArg {
     Float32,
 }
 
-impl LoadArgs {
+impl ComputeArgs {
     /// Bytes of one number of keys and values.
     fn kv_number_bytes(&self) -> usize {
         match self.numerics {
@@ -72,20 +79,44 @@ impl LoadArgs {
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct LimitArgs {
     /// Most requests that run at once; others wait
-    #[arg(long, env = "LICHEN_MAX_CONCURRENT", value_name = "N", default_value = "8")]
+    #[arg(long, env = "LICHEN_MAX_CONCURRENT", value_name = "N", default_value_t = MAX_CONCURRENT)]
     max_concurrent: NonZeroUsize,
 
+    /// Most sessions whose state is kept in preference to that of requests without a session
+    #[arg(long, env = "LICHEN_MAX_SESSIONS", value_name = "N", default_value_t = MAX_SESSIONS)]
+    max_sessions: usize,
+
+    #[command(flatten)]
+    queue: QueueArgs,
+}
+
+/// What all models of a process have in common beside the hardware.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct QueueArgs {
     /// Most requests that wait; others are told to come back later
     #[arg(long, env = "LICHEN_MAX_QUEUE", value_name = "N", default_value_t = 64)]
     max_queue: usize,
 
-    /// Most sessions whose state is kept in preference to that of requests without a session
-    #[arg(long, env = "LICHEN_MAX_SESSIONS", value_name = "N", default_value_t = 64)]
-    max_sessions: usize,
-
     /// Guess tokens from what the text has said before; answers are the same either way
     #[arg(long, env = "LICHEN_DRAFT", value_enum, default_value_t = Draft::Ngram)]
     draft: Draft,
+}
+
+pub(crate) const MAX_CONCURRENT: NonZeroUsize = NonZeroUsize::new(8).expect("8 is not 0");
+pub(crate) const MAX_SESSIONS: usize = 64;
+
+/// The limits of one model.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    pub(crate) ctx_cap: Option<NonZeroU32>,
+    pub(crate) max_concurrent: NonZeroUsize,
+    pub(crate) max_sessions: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { ctx_cap: None, max_concurrent: MAX_CONCURRENT, max_sessions: MAX_SESSIONS }
+    }
 }
 
 /// How tokens are guessed.
@@ -100,10 +131,16 @@ pub(crate) enum Draft {
 /// Share of the memory available at the time of the load that keys and values may come to take: a quarter.
 const KV_SHARE: u64 = 4;
 
-impl LimitArgs {
+impl Limits {
     /// The limits of an engine: every request at its full length, or what memory allows.
-    fn config(&self, spec: &ModelSpec, number_bytes: usize, page_tokens: usize) -> EngineConfig {
-        let context_cap = spec.context as usize;
+    fn config(
+        &self,
+        queue: &QueueArgs,
+        spec: &ModelSpec,
+        number_bytes: usize,
+        page_tokens: usize,
+    ) -> EngineConfig {
+        let context_cap = self.ctx_cap.map_or(spec.context, |cap| cap.get().min(spec.context)) as usize;
         let kv_bytes_per_token = spec.state_bytes_per_token(number_bytes) as u64;
         let page_bytes = (kv_bytes_per_token * page_tokens as u64).max(1);
         let wanted = context_cap.div_ceil(page_tokens).saturating_mul(self.max_concurrent.get());
@@ -112,11 +149,11 @@ impl LimitArgs {
         EngineConfig {
             context_cap,
             max_running: self.max_concurrent.get(),
-            queue_limit: self.max_queue,
+            queue_limit: queue.max_queue,
             kv_pages: wanted.min(affordable),
             max_sessions: self.max_sessions,
             kv_bytes_per_token,
-            speculate: self.draft == Draft::Ngram,
+            speculate: queue.draft == Draft::Ngram,
             ..EngineConfig::default()
         }
     }
@@ -138,6 +175,11 @@ pub(crate) struct Loaded {
     pub(crate) language: Arc<ModelLanguage>,
     /// How the file wants embeddings made.
     pub(crate) pooling: Pooling,
+    /// Weights and the keys and values of a full cache.
+    pub(crate) bytes: u64,
+    spec: ModelSpec,
+    number_bytes: usize,
+    page_tokens: usize,
 }
 
 /// The hub as the environment sets it up.
@@ -150,7 +192,14 @@ pub(crate) fn hub() -> Hub {
 /// # Errors
 /// It can't be fetched, the file is broken, or the model is of a kind that is not supported.
 pub(crate) fn open(reference: &Reference, ctx_cap: Option<NonZeroU32>) -> Result<Opened> {
-    let path = hub().pull(reference, &ProgressBar::new())?.path;
+    open_file(hub().pull(reference, &ProgressBar::new())?.path, ctx_cap)
+}
+
+/// Reads a model that is here.
+///
+/// # Errors
+/// The file is broken, or the model is of a kind that is not supported.
+pub(crate) fn open_file(path: PathBuf, ctx_cap: Option<NonZeroU32>) -> Result<Opened> {
     let checkpoint = Checkpoint::open(&path)?;
     let spec = lichen_model::import(&checkpoint, ctx_cap.map(NonZeroU32::get))
         .with_context(|| path.display().to_string())?;
@@ -184,7 +233,7 @@ impl Opened {
     ///
     /// # Errors
     /// The backend refuses it.
-    pub(crate) fn executor(&self, args: &LoadArgs) -> Result<Box<dyn Executor>> {
+    pub(crate) fn executor(&self, args: &ComputeArgs) -> Result<Box<dyn Executor>> {
         executor(self.spec.lower(), &self.checkpoint, args.config())
             .with_context(|| self.path.display().to_string())
     }
@@ -195,14 +244,76 @@ impl Opened {
 /// # Errors
 /// As [`open`], or the backend refuses the model.
 pub(crate) fn load(reference: &Reference, args: &LoadArgs, limits: &LimitArgs) -> Result<Loaded> {
-    let opened = open(reference, args.ctx_cap)?;
+    let of_model = Limits {
+        ctx_cap: args.ctx_cap,
+        max_concurrent: limits.max_concurrent,
+        max_sessions: limits.max_sessions,
+    };
+    start(open(reference, args.ctx_cap)?, &args.compute, &limits.queue, of_model)
+}
+
+/// Starts the engine of a model.
+///
+/// # Errors
+/// It has no tokenizer that is supported, or the backend refuses it.
+pub(crate) fn start(
+    opened: Opened,
+    compute: &ComputeArgs,
+    queue: &QueueArgs,
+    limits: Limits,
+) -> Result<Loaded> {
     let language = Arc::new(opened.language()?);
-    let executor = opened.executor(args)?;
-    let config = limits.config(&opened.spec, args.kv_number_bytes(), executor.page_tokens());
+    let executor = opened.executor(compute)?;
+    let (number_bytes, page_tokens) = (compute.kv_number_bytes(), executor.page_tokens());
+    let config = limits.config(queue, &opened.spec, number_bytes, page_tokens);
+    let kv_bytes = config.kv_bytes_per_token * (config.kv_pages * page_tokens) as u64;
+    let bytes = opened.spec.weight_bytes(&opened.checkpoint)? + kv_bytes;
     let engine = Engine::start(executor, language.tokenizer.clone(), config)
         .context("the engine's thread could not be started")?;
-    let pooling = pooling(&opened.checkpoint.metadata);
-    Ok(Loaded { name: stem(&opened.path), path: opened.path, engine: Arc::new(engine), language, pooling })
+    Ok(Loaded {
+        name: stem(&opened.path),
+        pooling: pooling(&opened.checkpoint.metadata),
+        path: opened.path,
+        engine: Arc::new(engine),
+        language,
+        bytes,
+        spec: opened.spec,
+        number_bytes,
+        page_tokens,
+    })
+}
+
+impl Opened {
+    /// Bytes that the model will take under these limits: weights and the keys and values of a full cache.
+    ///
+    /// # Errors
+    /// A tensor is missing.
+    pub(crate) fn estimate(&self, compute: &ComputeArgs, queue: &QueueArgs, limits: Limits) -> Result<u64> {
+        let config = limits.config(queue, &self.spec, compute.kv_number_bytes(), PAGE_TOKENS);
+        let kv_bytes = config.kv_bytes_per_token * (config.kv_pages * PAGE_TOKENS) as u64;
+        Ok(self.spec.weight_bytes(&self.checkpoint)? + kv_bytes)
+    }
+}
+
+/// Tokens of a page in estimates; what the backend really takes may differ a little.
+const PAGE_TOKENS: usize = 64;
+
+impl Loaded {
+    /// Applies new limits to the running engine; the weights stay as they are.
+    ///
+    /// # Errors
+    /// The context is longer than the one that the model was loaded for.
+    pub(crate) fn limiter(&self) -> impl Fn(&QueueArgs, Limits) -> Result<()> + Send + Sync + 'static {
+        let (engine, spec) = (self.engine.clone(), self.spec.clone());
+        let (number_bytes, page_tokens) = (self.number_bytes, self.page_tokens);
+        move |queue, limits| {
+            if limits.ctx_cap.is_some_and(|cap| cap.get() > spec.context) {
+                bail!("the model was loaded for {} tokens; load it again for more", spec.context);
+            }
+            engine.reconfigure(limits.config(queue, &spec, number_bytes, page_tokens));
+            Ok(())
+        }
+    }
 }
 
 /// How hidden states become one vector, by the numbers that GGUF gives the ways; models that say nothing get the mean.
@@ -216,6 +327,6 @@ fn pooling(metadata: &Metadata) -> Pooling {
 }
 
 /// The name of a file without its extension.
-fn stem(path: &Path) -> String {
+pub(crate) fn stem(path: &Path) -> String {
     path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }

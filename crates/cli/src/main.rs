@@ -8,6 +8,7 @@ mod executor;
 mod language;
 mod load;
 mod machine;
+mod node_loader;
 mod output;
 mod sampling;
 mod vocabulary;

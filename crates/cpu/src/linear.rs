@@ -84,6 +84,10 @@ impl Multiplier<'_> {
 
     /// `out[row] = weight[range] input[row] + bias` for all matrices in one parallel region.
     pub(crate) fn run(&self, input: &Input<'_>, matrices: &mut [Matrix<'_>]) {
+        // A chunk in the middle of a prompt has no outputs, and then no logits.
+        if input.rows.is_empty() {
+            return;
+        }
         let tasks = self.tasks(input, matrices);
         let (outs, matrices): (Vec<_>, Vec<_>) = matrices
             .iter_mut()

@@ -173,6 +173,23 @@ fn neither_chunks_nor_threads_nor_neighbours_change_a_bit() {
 }
 
 #[test]
+fn a_chunk_in_the_middle_of_a_prompt_needs_no_logits() {
+    for case in cases().iter().filter(|case| case.family == "llama") {
+        let whole = run(&mut executor(case, config(Numerics::Fast, 2)), 0, &case.tokens, 512);
+        let mut chunked = executor(case, config(Numerics::Fast, 2));
+        let (first, rest) = case.tokens.split_at(case.tokens.len() / 2);
+        let mut batch = Batch::default();
+        batch.push(0, 0, first, false);
+        batch.outputs.clear();
+        assert!(chunked.run(&batch).unwrap().is_empty());
+        let mut batch = Batch::default();
+        batch.push(0, first.len(), rest, true);
+        let logits = chunked.run(&batch).unwrap();
+        assert_eq!(logits, &whole[first.len() * case.vocab..], "{} {}", case.family, case.dtype);
+    }
+}
+
+#[test]
 fn every_instruction_set_gives_the_same_bits() {
     for case in cases() {
         let mut logits = table::instruction_sets().map(|isa| {

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Steps with prompts in them may take this multiple of a step without, for those who wait for their next token.
-const LATENCY_FACTOR: f64 = 2.3;
+const LATENCY_FACTOR: f64 = 1.7;
 /// Guessing is for when few decode: a full batch has better uses for its rows.
 const MOST_GUESSING: usize = 2;
 

@@ -1,7 +1,5 @@
-//! What every exchange gets: a request id and the CORS headers (Fetch standard, section 3.3).
-
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+//! What every exchange gets: a request id, a check of its key, the CORS headers (Fetch standard, section 3.3), and a
+//! line in the access log.
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
@@ -9,39 +7,59 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use crate::Node;
+use crate::exchange::{Exchange, unique};
+use crate::reply::{Refusal, in_dialect};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The name that Anthropic's clients read.
+const ANTHROPIC_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 /// Longest request id that is taken over from the client.
 const LONGEST_ID: usize = 128;
-const ALLOWED_HEADERS: HeaderValue =
-    HeaderValue::from_static("authorization, content-type, x-api-key, anthropic-version, anthropic-beta");
-
-/// Names one exchange, for finding it in logs.
-#[derive(Debug, Clone)]
-pub(crate) struct RequestId(pub(crate) String);
+const ALLOWED_HEADERS: HeaderValue = HeaderValue::from_static(
+    "authorization, content-type, x-api-key, anthropic-version, anthropic-beta, \
+     anthropic-dangerous-direct-browser-access",
+);
+/// What anybody may see: probes and scrapers have no keys.
+const OPEN_PATHS: [&str; 4] = ["/", "/health", "/metrics", "/openapi.json"];
 
 /// Wraps every route, the fallback included.
 pub(crate) async fn edge(State(node): State<Node>, mut request: Request, next: Next) -> Response {
+    let settings = node.settings();
     let id = request_id(request.headers());
-    let asked = request.headers().get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
-    request.extensions_mut().insert(RequestId(id.clone()));
-    let mut response =
-        if request.method() == Method::OPTIONS { preflight(asked) } else { next.run(request).await };
+    let open = OPEN_PATHS.contains(&request.uri().path());
+    let key = if open { Ok(0) } else { settings.api_keys.check(request.headers()) };
+    let log = settings.access_log.clone().filter(|_| !open);
+    let exchange = Exchange::new(id.clone(), key.as_ref().copied().unwrap_or(0), log);
+    exchange.note("method", request.method().as_str());
+    exchange.note("path", request.uri().path());
+    let path = request.uri().path().to_owned();
+    let response = match key {
+        _ if request.method() == Method::OPTIONS => preflight(request.headers()),
+        Err(error) => Refusal(error).into_response(),
+        Ok(_) => {
+            request.extensions_mut().insert(exchange.clone());
+            next.run(request).await
+        }
+    };
+    let mut response = in_dialect(&path, &id, response);
+    exchange.note("status", response.status().as_u16());
     let headers = response.headers_mut();
-    if let Some(origin) = &node.settings().allow_origin {
+    if let Some(origin) = &settings.allow_origin {
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
         let exposed = HeaderValue::from_static("x-request-id, request-id, retry-after");
         headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
     }
     if let Ok(id) = HeaderValue::from_str(&id) {
-        headers.insert(REQUEST_ID, id);
+        headers.insert(REQUEST_ID, id.clone());
+        headers.insert(ANTHROPIC_REQUEST_ID, id);
     }
     response
 }
 
 /// Answers a preflight. What is asked for is allowed by name, because the OpenAI clients send a family of
 /// `x-stainless-*` headers and `*` does not cover `authorization`.
-fn preflight(asked: Option<HeaderValue>) -> Response {
+fn preflight(asking: &HeaderMap) -> Response {
+    let asked = asking.get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
     let mut headers = HeaderMap::new();
     let methods = HeaderValue::from_static("GET, POST, OPTIONS");
     headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, methods);
@@ -56,11 +74,4 @@ fn request_id(headers: &HeaderMap) -> String {
         Some(id) if (1..=LONGEST_ID).contains(&id.len()) => id.to_owned(),
         _ => unique("req"),
     }
-}
-
-/// A name that does not repeat: time in microseconds plus a counter.
-pub(crate) fn unique(prefix: &str) -> String {
-    static COUNTER: AtomicU64 = AtomicU64::new(0);
-    let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_micros());
-    format!("{prefix}-{time:x}{:06x}", COUNTER.fetch_add(1, Ordering::Relaxed))
 }

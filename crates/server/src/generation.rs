@@ -1,129 +1,108 @@
-//! The routes that generate: chat and text completions.
-
-use std::sync::Arc;
+//! The routes that generate.
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
-use lichen_api::{Answer, ChatRequest, CompletionRequest, Error, Prompt, Shape, StreamOptions};
-use lichen_generate::{Request, Sampling};
+use lichen_api::{
+    ChatEncoder, CompletionEncoder, CompletionLogprobs, CompletionRequest, Encoder, Error, Prompt, parse_chat,
+};
 
-use crate::edge::{RequestId, unique};
+use crate::answers::Answers;
+use crate::exchange::{Exchange, unique};
 use crate::extract::Body;
+use crate::host::Lease;
 use crate::node::unix_time;
+use crate::prepare::{self, Prepared};
 use crate::reply::{Refusal, fault};
-use crate::running::{Running, Step};
 use crate::{Model, Node, stream};
 
 /// `POST /v1/chat/completions`.
 pub(crate) async fn chat(
     State(node): State<Node>,
-    Extension(id): Extension<RequestId>,
+    Extension(exchange): Extension<Exchange>,
     Body(body): Body,
 ) -> Result<Response, Refusal> {
-    let request = ChatRequest::parse(&body)?;
-    let model = node.ready_model(request.model.as_deref())?;
-    let delivery = request.delivery;
-    let prompt = move |model: &Model| {
-        let language = model.language();
-        let text = language.apply_template(&request.messages, None, true).map_err(|reason| {
-            Error::invalid("messages", format!("the chat template refuses them: {reason}"))
-        })?;
-        // The template writes the special tokens itself.
-        Ok(to_request(language.encode(&text, false, true), &request.sampling, model.defaults()))
+    let turn = parse_chat(&body)?;
+    let model = node.lend(turn.model.as_deref()).await?;
+    let encoder = ChatEncoder {
+        id: unique("chatcmpl"),
+        created: unix_time(),
+        model: model.id().to_owned(),
+        choices: turn.choices,
+        include_usage: turn.delivery.include_usage,
+        logprobs: turn.logprobs.is_some(),
     };
-    generate(&node, model, id, Shape::Chat, delivery, prompt).await
+    let streamed = turn.delivery.stream;
+    let prepare = move |model: &Model, exchange: &Exchange| prepare::turn(model, exchange, &turn);
+    let started = start(model, exchange, prepare).await?;
+    Ok(answer(&node, started, encoder, streamed).await?)
 }
 
 /// `POST /v1/completions`.
 pub(crate) async fn completion(
     State(node): State<Node>,
-    Extension(id): Extension<RequestId>,
+    Extension(exchange): Extension<Exchange>,
     Body(body): Body,
 ) -> Result<Response, Refusal> {
     let request = CompletionRequest::parse(&body)?;
-    let model = node.ready_model(request.model.as_deref())?;
-    let delivery = request.delivery;
-    let prompt = move |model: &Model| {
-        let tokens = match request.prompt {
-            Prompt::Text(text) => model.language().encode(&text, true, true),
-            Prompt::Tokens(tokens) => tokens,
-        };
-        if tokens.is_empty() {
-            return Err(Error::invalid("prompt", "is empty; this model needs at least one token"));
-        }
-        Ok(to_request(tokens, &request.sampling, model.defaults()))
-    };
-    generate(&node, model, id, Shape::Text, delivery, prompt).await
-}
-
-async fn generate(
-    node: &Node,
-    model: Arc<Model>,
-    id: RequestId,
-    shape: Shape,
-    delivery: StreamOptions,
-    prompt: impl FnOnce(&Model) -> Result<Request, Error> + Send + 'static,
-) -> Result<Response, Refusal> {
-    let answer = Answer {
-        shape,
-        id: unique(if shape == Shape::Chat { "chatcmpl" } else { "cmpl" }),
+    let model = node.lend(request.model.as_deref()).await?;
+    let encoder = CompletionEncoder {
+        id: unique("cmpl"),
         created: unix_time(),
         model: model.id().to_owned(),
-        include_usage: delivery.include_usage,
+        include_usage: request.delivery.include_usage,
+        echo: if request.echo { echo(&model, &request) } else { Vec::new() },
+        logprobs: request.logprobs.map(|_| CompletionLogprobs::default()),
     };
-    let running = start(model, id, prompt).await?;
-    if delivery.stream {
-        Ok(stream::response(answer, running, node.settings().keep_alive))
-    } else {
-        whole(answer, running).await
-    }
+    let streamed = request.delivery.stream;
+    let prepare = move |model: &Model, exchange: &Exchange| prepare::completion(model, exchange, &request);
+    let started = start(model, exchange, prepare).await?;
+    Ok(answer(&node, started, encoder, streamed).await?)
+}
+
+/// The prompt of each answer as text.
+fn echo(model: &Model, request: &CompletionRequest) -> Vec<String> {
+    let text = |prompt: &Prompt| match prompt {
+        Prompt::Text(text) => text.clone(),
+        Prompt::Tokens(tokens) => model.language().decode(tokens),
+    };
+    let each = |prompt| std::iter::repeat_n(text(prompt), request.choices);
+    request.prompts.iter().flat_map(each).collect()
+}
+
+/// A request whose answers are under way.
+pub(crate) struct Started {
+    pub(crate) answers: Answers,
+    pub(crate) prompt_tokens: usize,
 }
 
 /// Renders, tokenizes and submits off the async threads, so that long prompts do not delay `/health`.
-async fn start(
-    model: Arc<Model>,
-    id: RequestId,
-    prompt: impl FnOnce(&Model) -> Result<Request, Error> + Send + 'static,
-) -> Result<Running, Error> {
-    let for_fault = id.clone();
+pub(crate) async fn start(
+    model: Lease,
+    exchange: Exchange,
+    prepare: impl FnOnce(&Model, &Exchange) -> Result<Prepared, Error> + Send + 'static,
+) -> Result<Started, Error> {
+    exchange.note("model", model.id());
+    let for_fault = exchange.clone();
     let work = tokio::task::spawn_blocking(move || {
-        let request = prompt(&model)?;
-        Running::start(&model, id, request)
+        let Prepared { jobs, setup, prompt_tokens } = prepare(&model, &exchange)?;
+        let answers = Answers::start(model, exchange, jobs, setup.as_ref())?;
+        Ok(Started { answers, prompt_tokens })
     });
-    work.await.unwrap_or_else(|_| Err(fault("a worker broke down while it prepared the prompt", &for_fault)))
+    let broken = |_| Err(fault("a worker broke down while it prepared the prompt", for_fault.id()));
+    work.await.unwrap_or_else(broken)
 }
 
-async fn whole(answer: Answer, mut running: Running) -> Result<Response, Refusal> {
-    let mut text = String::new();
-    loop {
-        match running.next().await? {
-            Step::Text(more) => text.push_str(&more),
-            Step::Embedding(_) => {}
-            Step::End(reason, usage) => return Ok(Json(answer.whole(&text, reason, usage)).into_response()),
-        }
+/// The answers in a dialect, at once or piece by piece.
+pub(crate) async fn answer(
+    node: &Node,
+    started: Started,
+    encoder: impl Encoder + 'static,
+    streamed: bool,
+) -> Result<Response, Error> {
+    if streamed {
+        return Ok(stream::response(started, Box::new(encoder), node.settings().keep_alive));
     }
-}
-
-/// The engine's request: what the client said, else the model's defaults.
-fn to_request(prompt: Vec<u32>, asked: &lichen_api::Sampling, defaults: &Sampling) -> Request {
-    Request {
-        prompt,
-        max_tokens: asked.max_tokens,
-        stop: asked.stop.clone(),
-        sampling: Sampling {
-            temperature: asked.temperature.unwrap_or(defaults.temperature),
-            top_k: asked.top_k.unwrap_or(defaults.top_k),
-            top_p: asked.top_p.unwrap_or(defaults.top_p),
-            min_p: asked.min_p.unwrap_or(defaults.min_p),
-            repetition_penalty: asked.repetition_penalty.unwrap_or(defaults.repetition_penalty),
-            penalty_window: defaults.penalty_window,
-            presence_penalty: asked.presence_penalty.unwrap_or(defaults.presence_penalty),
-            frequency_penalty: asked.frequency_penalty.unwrap_or(defaults.frequency_penalty),
-            logit_bias: asked.logit_bias.clone(),
-            seed: asked.seed.or(defaults.seed),
-        },
-        ignore_end: asked.ignore_end,
-        ..Request::default()
-    }
+    let (replies, usage) = started.answers.whole().await?;
+    Ok(Json(encoder.whole(&replies, usage)).into_response())
 }

@@ -1,23 +1,39 @@
-//! The HTTP server of a node: OpenAI-compatible routes in front of [`lichen_generate::Generate`].
+//! The HTTP server of a node: OpenAI- and Anthropic-compatible routes in front of [`lichen_generate::Generate`].
 //!
 //! [`router`] builds the routes, [`serve`] runs them until told to stop. The composition root gives each model its
 //! engine and its [`Language`].
 
+mod admin;
+mod answers;
 mod edge;
 mod embedding;
+mod exchange;
 mod extract;
 mod generation;
+mod host;
+mod keys;
 mod language;
+mod messages;
 mod metrics;
+mod model;
 mod node;
+mod openapi;
+mod order;
+mod prepare;
 mod reply;
+mod responses;
 mod routes;
 mod running;
 mod serve;
 mod stream;
 mod text;
 
-pub use language::Language;
-pub use node::{Info, Model, Node, Settings};
+pub use exchange::AccessLog;
+pub use keys::ApiKeys;
+pub use language::{Conversation, Language};
+pub use lichen_registry::Limits;
+pub use model::{ChangeLimits, Defaults, Model};
+pub use node::{Info, Node, Settings};
+pub use order::{LoadOrder, Loader, ModelOptions, Progress};
 pub use routes::router;
 pub use serve::serve;

@@ -51,9 +51,10 @@ pub(crate) async fn metrics(State(node): State<Node>) -> Response {
     for (name, kind, help, read) in ROWS {
         // Writing to a string does not fail.
         let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
-        for (model, stats) in &stats {
+        for (model, replica, stats) in &stats {
             let label = if name.starts_with("vllm:") { "model_name" } else { "model" };
-            let _ = writeln!(text, "{name}{{{label}=\"{}\"}} {}", escape(model), read(stats));
+            let model = escape(model);
+            let _ = writeln!(text, "{name}{{{label}=\"{model}\",replica=\"{replica}\"}} {}", read(stats));
         }
     }
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");

@@ -7,77 +7,17 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::http::HeaderValue;
 use lichen_api::{Error, ModelCard};
-use lichen_generate::{Generate, Pooling, Sampling, Stats};
+use lichen_generate::Stats;
+use lichen_registry::Limits;
 
-use crate::Language;
+use crate::exchange::AccessLog;
+use crate::host::{Host, Lease};
+use crate::order::{LoadOrder, Loader};
+use crate::responses::Conversations;
+use crate::{ApiKeys, Model};
 
 /// Seconds a client should wait for another server once this one is on its way down.
 const DRAIN_RETRY_AFTER: u64 = 5;
-
-/// One loaded model.
-pub struct Model {
-    id: String,
-    created: u64,
-    generate: Arc<dyn Generate>,
-    language: Arc<dyn Language>,
-    defaults: Sampling,
-    pooling: Pooling,
-}
-
-impl Model {
-    /// A model under the name that requests use.
-    pub fn new(id: impl Into<String>, generate: Arc<dyn Generate>, language: Arc<dyn Language>) -> Self {
-        let defaults = Sampling::default();
-        Self {
-            id: id.into(),
-            created: unix_time(),
-            generate,
-            language,
-            defaults,
-            pooling: Pooling::default(),
-        }
-    }
-
-    /// Sets what applies where a request is silent.
-    #[must_use]
-    pub fn with_defaults(mut self, defaults: Sampling) -> Self {
-        self.defaults = defaults;
-        self
-    }
-
-    /// Sets how embeddings are made; the mean over all tokens if not set.
-    #[must_use]
-    pub fn with_pooling(mut self, pooling: Pooling) -> Self {
-        self.pooling = pooling;
-        self
-    }
-
-    pub(crate) fn pooling(&self) -> Pooling {
-        self.pooling
-    }
-
-    pub(crate) fn id(&self) -> &str {
-        &self.id
-    }
-
-    pub(crate) fn generate(&self) -> &dyn Generate {
-        &*self.generate
-    }
-
-    pub(crate) fn language(&self) -> &dyn Language {
-        &*self.language
-    }
-
-    pub(crate) fn defaults(&self) -> &Sampling {
-        &self.defaults
-    }
-}
-
-impl fmt::Debug for Model {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Model").field("id", &self.id).finish_non_exhaustive()
-    }
-}
 
 /// What `GET /` tells about the program and the machine.
 #[derive(Debug, Clone, Default)]
@@ -97,7 +37,7 @@ pub struct Info {
 }
 
 /// How the server behaves.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Settings {
     /// Largest request body in bytes.
     pub body_limit: usize,
@@ -107,6 +47,32 @@ pub struct Settings {
     pub drain: Duration,
     /// `Access-Control-Allow-Origin`; `None` lets no web page of another origin in.
     pub allow_origin: Option<HeaderValue>,
+    /// The keys that are accepted; without any, everybody may ask.
+    pub api_keys: ApiKeys,
+    /// Takes a line for each exchange.
+    pub access_log: Option<AccessLog>,
+    /// Memory for models, and how long they stay.
+    pub limits: Limits,
+    /// Loads models at run time; without it the node serves what it was started with.
+    pub loader: Option<Arc<dyn Loader>>,
+    /// How long a request waits for its model to be loaded.
+    pub load_wait: Duration,
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settings")
+            .field("body_limit", &self.body_limit)
+            .field("keep_alive", &self.keep_alive)
+            .field("drain", &self.drain)
+            .field("allow_origin", &self.allow_origin)
+            .field("api_keys", &self.api_keys)
+            .field("access_log", &self.access_log.is_some())
+            .field("limits", &self.limits)
+            .field("loader", &self.loader.is_some())
+            .field("load_wait", &self.load_wait)
+            .finish()
+    }
 }
 
 impl Default for Settings {
@@ -116,6 +82,11 @@ impl Default for Settings {
             keep_alive: Duration::from_secs(10),
             drain: Duration::from_secs(30),
             allow_origin: Some(HeaderValue::from_static("*")),
+            api_keys: ApiKeys::default(),
+            access_log: None,
+            limits: Limits::default(),
+            loader: None,
+            load_wait: Duration::from_secs(120),
         }
     }
 }
@@ -128,22 +99,38 @@ pub struct Node(Arc<Inner>);
 struct Inner {
     info: Info,
     settings: Settings,
-    models: Vec<Arc<Model>>,
+    host: Host,
+    conversations: Conversations,
     started: Instant,
     draining: AtomicBool,
 }
 
 impl Node {
-    /// A node that serves these models, the first one of a name where names repeat.
+    /// A node that serves these models; the same name again is one more replica.
     pub fn new(info: Info, settings: Settings, models: Vec<Model>) -> Self {
-        let models = models.into_iter().map(Arc::new).collect();
+        let host = Host::new(&settings, models);
         Self(Arc::new(Inner {
             info,
             settings,
-            models,
+            host,
+            conversations: Conversations::default(),
             started: Instant::now(),
             draining: AtomicBool::new(false),
         }))
+    }
+
+    /// Declares a model that is loaded when a request first asks for it; `bytes` is what it will take.
+    pub fn declare(&self, order: LoadOrder, bytes: u64) {
+        self.host().declare(order, bytes);
+    }
+
+    pub(crate) fn host(&self) -> &Host {
+        &self.0.host
+    }
+
+    /// Conversations that later responses continue.
+    pub(crate) fn conversations(&self) -> &Conversations {
+        &self.0.conversations
     }
 
     pub(crate) fn info(&self) -> &Info {
@@ -167,41 +154,27 @@ impl Node {
         self.0.draining.store(true, Ordering::Release);
     }
 
+    /// What each model is like and does.
     pub(crate) fn cards(&self) -> Vec<ModelCard> {
-        self.0.models.iter().map(|model| self.card(model)).collect()
+        self.host().cards(self.is_draining())
     }
 
-    pub(crate) fn card(&self, model: &Model) -> ModelCard {
-        ModelCard {
-            id: model.id.clone(),
-            created: model.created,
-            context_cap: model.generate.context_cap(),
-            state: if self.is_draining() { "draining" } else { "ready" },
-        }
-    }
-
-    /// The model of a request. Without a name it is the only one.
+    /// The card of one model.
     ///
     /// # Errors
-    /// [`Error::ModelNotFound`], or [`Error::InvalidRequest`] if there is a choice and no name.
-    pub(crate) fn model(&self, name: Option<&str>) -> Result<Arc<Model>, Error> {
-        let models = &self.0.models;
-        match (name, models.as_slice()) {
-            (None, [only]) => Ok(only.clone()),
-            (None, [_, _, ..]) => {
-                Err(Error::invalid("model", format!("is missing; one of {}", self.names().join(", "))))
-            }
-            _ => models.iter().find(|model| Some(model.id()) == name).cloned().ok_or_else(|| {
-                Error::ModelNotFound { model: name.unwrap_or_default().to_owned(), loaded: self.names() }
-            }),
-        }
+    /// [`Error::ModelNotFound`].
+    pub(crate) fn card(&self, id: &str) -> Result<ModelCard, Error> {
+        let cards = self.cards();
+        let loaded = cards.iter().map(|card| card.id.clone()).collect();
+        let found = cards.into_iter().find(|card| card.id == id);
+        found.ok_or_else(|| Error::ModelNotFound { model: id.to_owned(), loaded })
     }
 
-    /// The model of a request that generates.
+    /// Lends the model of a request. Without a name it is the only one.
     ///
     /// # Errors
-    /// As [`Node::model`], and [`Error::ModelNotReady`] while draining.
-    pub(crate) fn ready_model(&self, name: Option<&str>) -> Result<Arc<Model>, Error> {
+    /// As [`Host::lend`], and [`Error::ModelNotReady`] while draining.
+    pub(crate) async fn lend(&self, name: Option<&str>) -> Result<Lease, Error> {
         if self.is_draining() {
             return Err(Error::ModelNotReady {
                 state: "draining",
@@ -209,16 +182,13 @@ impl Node {
                 retry_after: DRAIN_RETRY_AFTER,
             });
         }
-        self.model(name)
+        self.host().lend(name).await
     }
 
-    /// What each model does now.
-    pub(crate) fn stats(&self) -> Vec<(String, Stats)> {
-        self.0.models.iter().map(|model| (model.id.clone(), model.generate.stats())).collect()
-    }
-
-    fn names(&self) -> Vec<String> {
-        self.0.models.iter().map(|model| model.id.clone()).collect()
+    /// What each replica does now, by name and number.
+    pub(crate) fn stats(&self) -> Vec<(String, String, Stats)> {
+        let all = self.host().all().into_iter();
+        all.map(|(id, model)| (model.id().to_owned(), id.to_string(), model.generate().stats())).collect()
     }
 }
 

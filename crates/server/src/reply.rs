@@ -1,12 +1,11 @@
 //! Errors as HTTP responses.
 
 use axum::Json;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use lichen_api::Error;
+use lichen_api::{Error, anthropic_error, anthropic_status};
 use lichen_generate::GenerateError;
-
-use crate::edge::RequestId;
+use serde_json::Value;
 
 /// An error on its way out.
 #[derive(Debug)]
@@ -20,17 +19,38 @@ impl From<Error> for Refusal {
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        let status = StatusCode::from_u16(self.0.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let mut response = (status, Json(self.0.body())).into_response();
-        if let Some(seconds) = self.0.retry_after() {
-            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
-        }
+        let mut response = response(&self.0, self.0.status(), self.0.body());
+        // For routes of another dialect.
+        response.extensions_mut().insert(self.0);
         response
     }
 }
 
+/// A response in the dialect of its route: errors of Anthropic's routes have Anthropic's shape, wherever they arose.
+pub(crate) fn in_dialect(path: &str, id: &str, mut given: Response) -> Response {
+    match given.extensions_mut().remove::<Error>() {
+        Some(error) if path.starts_with("/v1/messages") => {
+            response(&error, anthropic_status(&error), anthropic_error(&error, id))
+        }
+        _ => given,
+    }
+}
+
+fn response(error: &Error, status: u16, body: Value) -> Response {
+    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = (status, Json(body)).into_response();
+    if let Some(seconds) = error.retry_after() {
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    } else if status.is_server_error() {
+        // Clients would try again by themselves.
+        let never = HeaderValue::from_static("false");
+        response.headers_mut().insert(HeaderName::from_static("x-should-retry"), never);
+    }
+    response
+}
+
 /// An engine's error in the terms of the API.
-pub(crate) fn from_engine(error: GenerateError, id: &RequestId) -> Error {
+pub(crate) fn from_engine(error: GenerateError, id: &str) -> Error {
     match error {
         GenerateError::ContextOverBudget {
             prompt_tokens,
@@ -50,6 +70,6 @@ pub(crate) fn from_engine(error: GenerateError, id: &RequestId) -> Error {
 }
 
 /// A fault of ours.
-pub(crate) fn fault(reason: impl Into<String>, id: &RequestId) -> Error {
-    Error::EngineFault { reason: reason.into(), request_id: id.0.clone() }
+pub(crate) fn fault(reason: impl Into<String>, id: &str) -> Error {
+    Error::EngineFault { reason: reason.into(), request_id: id.to_owned() }
 }

@@ -3,18 +3,21 @@
 use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{get, patch, post};
 use axum::{Json, Router, middleware};
 use lichen_api::{Error, ModelCard};
 use serde_json::{Value, json};
 
-use crate::Node;
 use crate::edge::edge;
 use crate::embedding::embed;
 use crate::generation::{chat, completion};
+use crate::messages::{count_tokens, messages};
 use crate::metrics::metrics;
+use crate::openapi::openapi;
 use crate::reply::Refusal;
+use crate::responses::responses;
 use crate::text::{apply_template, detokenize, tokenize};
+use crate::{Node, admin};
 
 /// The routes of a node.
 pub fn router(node: Node) -> Router {
@@ -26,7 +29,15 @@ pub fn router(node: Node) -> Router {
         .route("/v1/chat/completions", post(chat))
         .route("/v1/completions", post(completion))
         .route("/v1/embeddings", post(embed))
+        .route("/v1/responses", post(responses))
+        .route("/v1/messages", post(messages))
+        .route("/v1/messages/count_tokens", post(count_tokens))
         .route("/metrics", get(metrics))
+        .route("/openapi.json", get(openapi))
+        .route("/admin/models", get(admin::list))
+        .route("/admin/models/load", post(admin::load))
+        .route("/admin/models/unload", post(admin::unload))
+        .route("/admin/models/{*id}", patch(admin::change))
         .route("/tokenize", post(tokenize))
         .route("/detokenize", post(detokenize))
         .route("/apply-template", post(apply_template))
@@ -57,7 +68,10 @@ async fn health(State(node): State<Node>) -> Response {
     let models: Vec<_> = node
         .cards()
         .into_iter()
-        .map(|card| json!({"id": card.id, "live": true, "ready": ready, "state": card.state}))
+        .map(|card| {
+            let ready = card.state == "ready";
+            json!({"id": card.id, "live": card.state != "failed", "ready": ready, "state": card.state})
+        })
         .collect();
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let word = if ready { "ok" } else { "draining" };
@@ -69,8 +83,7 @@ async fn models(State(node): State<Node>) -> Json<Value> {
 }
 
 async fn model(State(node): State<Node>, Path(id): Path<String>) -> Result<Json<Value>, Refusal> {
-    let model = node.model(Some(&id))?;
-    Ok(Json(node.card(&model).json()))
+    Ok(Json(node.card(&id)?.json()))
 }
 
 async fn no_route(uri: Uri) -> Refusal {

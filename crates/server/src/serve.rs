@@ -25,6 +25,7 @@ pub async fn serve(
         draining.start_draining();
         stop.send_replace(true);
     };
+    let timekeeper = node.host().clone().keep_time();
     let server = axum::serve(listener, router(node)).with_graceful_shutdown(signal);
     let deadline = async move {
         // An error means that the sender is gone, which happens only after it has sent.
@@ -34,5 +35,6 @@ pub async fn serve(
     tokio::select! {
         result = server => result,
         () = deadline => Ok(()),
+        () = timekeeper => Ok(()),
     }
 }

@@ -1,4 +1,4 @@
-//! An answer as server-sent events (WHATWG HTML, section 9.2).
+//! Answers as server-sent events (WHATWG HTML, section 9.2).
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -7,66 +7,74 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::http::{HeaderName, HeaderValue, header};
-use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::sse::{Event, KeepAlive, Sse as EventStream};
 use axum::response::{IntoResponse, Response};
 use futures_core::Stream;
-use lichen_api::Answer;
+use lichen_api::{Encoder, Error, Sse};
 
-use crate::running::{Running, Step};
+use crate::answers::{Answers, Step};
+use crate::generation::Started;
 
-/// The events of one answer. One JSON text a line, since some clients read line by line.
-struct Chunks {
-    answer: Answer,
-    running: Running,
-    ready: VecDeque<String>,
+/// The events of one request's answers. One JSON text a line, since some clients read line by line.
+struct Events {
+    answers: Answers,
+    encoder: Box<dyn Encoder>,
+    ready: VecDeque<Sse>,
     ended: bool,
 }
 
-impl Chunks {
-    /// Fails inside the stream: the status is long gone, and an `error` payload is what clients raise on.
-    fn advance(&mut self, step: Result<Step, lichen_api::Error>) {
-        match step {
-            Ok(Step::Text(text)) if text.is_empty() => {}
-            Ok(Step::Embedding(_)) => {}
-            Ok(Step::Text(text)) => self.ready.push_back(self.answer.text(&text).to_string()),
-            Ok(Step::End(reason, usage)) => {
-                self.ready.push_back(self.answer.closing(reason).to_string());
-                self.ready.extend(self.answer.usage(usage).map(|chunk| chunk.to_string()));
-                self.ready.push_back("[DONE]".into());
+impl Events {
+    /// Fails inside the stream: the status is long gone, and an error event is what clients raise on.
+    fn advance(&mut self, step: Result<Step, Error>) {
+        let events = match step {
+            Ok(Step::Piece(choice, piece)) => self.encoder.piece(choice, piece),
+            Ok(Step::End(choice, finish)) => self.encoder.end(choice, finish),
+            Ok(Step::Finish(usage)) => {
                 self.ended = true;
+                self.encoder.finish(usage)
             }
             Err(error) => {
-                self.ready.push_back(error.body().to_string());
                 self.ended = true;
+                self.encoder.error(&error)
             }
-        }
+        };
+        self.ready.extend(events);
     }
 }
 
-impl Stream for Chunks {
+impl Stream for Events {
     type Item = Result<Event, Infallible>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         loop {
-            if let Some(data) = self.ready.pop_front() {
-                return Poll::Ready(Some(Ok(Event::default().data(data))));
+            if let Some(event) = self.ready.pop_front() {
+                return Poll::Ready(Some(Ok(wire(event))));
             }
             if self.ended {
                 return Poll::Ready(None);
             }
-            let step = ready!(self.running.poll_next(context));
+            let step = ready!(self.answers.poll_next(context));
             self.advance(step);
         }
     }
 }
 
-/// The response. Its headers and opening chunk go out at once, before the prompt is processed, and a comment follows
+fn wire(event: Sse) -> Event {
+    let wire = Event::default().data(event.data);
+    match event.event {
+        Some(name) => wire.event(name),
+        None => wire,
+    }
+}
+
+/// The response. Its headers and first events go out at once, before the prompt is processed, and a ping follows
 /// whenever `keep_alive` passes in silence.
-pub(crate) fn response(answer: Answer, running: Running, keep_alive: Duration) -> Response {
-    let ready = answer.opening().map(|chunk| chunk.to_string()).into_iter().collect();
-    let chunks = Chunks { answer, running, ready, ended: false };
-    let keep_alive = KeepAlive::new().interval(keep_alive).text("ping");
-    let mut response = Sse::new(chunks).keep_alive(keep_alive).into_response();
+pub(crate) fn response(started: Started, mut encoder: Box<dyn Encoder>, keep_alive: Duration) -> Response {
+    let ready = encoder.start(started.prompt_tokens).into();
+    let ping = encoder.ping().map_or_else(|| Event::default().comment("ping"), wire);
+    let events = Events { answers: started.answers, encoder, ready, ended: false };
+    let keep_alive = KeepAlive::new().interval(keep_alive).event(ping);
+    let mut response = EventStream::new(events).keep_alive(keep_alive).into_response();
     let headers = response.headers_mut();
     let kind = HeaderValue::from_static("text/event-stream; charset=utf-8");
     headers.insert(header::CONTENT_TYPE, kind);

@@ -1,21 +1,19 @@
 //! The routes on text alone: tokens and templates, as in llama.cpp's server.
 
-use std::sync::Arc;
-
 use axum::extract::State;
 use axum::{Extension, Json};
 use lichen_api::{Error, Fields, check_messages};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use crate::edge::RequestId;
+use crate::exchange::Exchange;
 use crate::extract::Body;
 use crate::reply::{Refusal, fault};
-use crate::{Model, Node};
+use crate::{Conversation, Model, Node};
 
 /// `POST /tokenize`: `content`, `add_special`, `parse_special`, `with_pieces`.
 pub(crate) async fn tokenize(
     State(node): State<Node>,
-    Extension(id): Extension<RequestId>,
+    Extension(exchange): Extension<Exchange>,
     Body(body): Body,
 ) -> Result<Json<Value>, Refusal> {
     let fields = Fields::parse(&body)?;
@@ -23,7 +21,7 @@ pub(crate) async fn tokenize(
     let add_special = fields.flag("add_special")?.unwrap_or(false);
     let parse_special = fields.flag("parse_special")?.unwrap_or(true);
     let with_pieces = fields.flag("with_pieces")?.unwrap_or(false);
-    off_thread(&node, &fields, &id, move |model| {
+    off_thread(&node, &fields, &exchange, move |model| {
         let tokens = model.language().encode(&text, add_special, parse_special);
         if !with_pieces {
             return Ok(json!({"tokens": tokens}));
@@ -37,7 +35,7 @@ pub(crate) async fn tokenize(
 /// `POST /detokenize`: `tokens`.
 pub(crate) async fn detokenize(
     State(node): State<Node>,
-    Extension(id): Extension<RequestId>,
+    Extension(exchange): Extension<Exchange>,
     Body(body): Body,
 ) -> Result<Json<Value>, Refusal> {
     let fields = Fields::parse(&body)?;
@@ -45,25 +43,32 @@ pub(crate) async fn detokenize(
         tokens.iter().map(|token| token.as_u64().and_then(|token| u32::try_from(token).ok())).collect()
     });
     let tokens = tokens.ok_or_else(|| Error::invalid("tokens", "must be an array of token ids"))?;
-    off_thread(&node, &fields, &id, move |model| Ok(json!({"content": model.language().decode(&tokens)})))
-        .await
+    off_thread(&node, &fields, &exchange, move |model| {
+        Ok(json!({"content": model.language().decode(&tokens)}))
+    })
+    .await
 }
 
 /// `POST /apply-template`: `messages`, `tools`, `add_generation_prompt`.
 pub(crate) async fn apply_template(
     State(node): State<Node>,
-    Extension(id): Extension<RequestId>,
+    Extension(exchange): Extension<Exchange>,
     Body(body): Body,
 ) -> Result<Json<Value>, Refusal> {
     let mut fields = Fields::parse(&body)?;
     let messages = check_messages(fields.take("messages"))?;
     let tools = fields.take("tools");
     let add_generation_prompt = fields.flag("add_generation_prompt")?.unwrap_or(true);
-    off_thread(&node, &fields, &id, move |model| {
-        let prompt =
-            model.language().apply_template(&messages, tools.as_ref(), add_generation_prompt).map_err(
-                |reason| Error::invalid("messages", format!("the chat template refuses them: {reason}")),
-            )?;
+    off_thread(&node, &fields, &exchange, move |model| {
+        let conversation = Conversation {
+            messages: &messages,
+            tools: tools.as_ref(),
+            add_generation_prompt,
+            variables: &Map::new(),
+        };
+        let prompt = model.language().apply_template(conversation).map_err(|reason| {
+            Error::invalid("messages", format!("the chat template refuses them: {reason}"))
+        })?;
         Ok(json!({"prompt": prompt}))
     })
     .await
@@ -72,12 +77,12 @@ pub(crate) async fn apply_template(
 async fn off_thread(
     node: &Node,
     fields: &Fields,
-    id: &RequestId,
-    work: impl FnOnce(Arc<Model>) -> Result<Value, Error> + Send + 'static,
+    exchange: &Exchange,
+    work: impl FnOnce(&Model) -> Result<Value, Error> + Send + 'static,
 ) -> Result<Json<Value>, Refusal> {
-    let model = node.model(fields.text("model")?)?;
-    match tokio::task::spawn_blocking(move || work(model)).await {
+    let model = node.lend(fields.text("model")?).await?;
+    match tokio::task::spawn_blocking(move || work(&model)).await {
         Ok(result) => Ok(Json(result?)),
-        Err(_) => Err(Refusal(fault("a worker broke down", id))),
+        Err(_) => Err(Refusal(fault("a worker broke down", exchange.id()))),
     }
 }

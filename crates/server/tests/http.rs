@@ -98,16 +98,16 @@ async fn errors_have_the_openai_shape() {
             json!("messages"),
         ),
         (
-            server.post("/v1/completions", json!({"prompt": ["a", "b"]})).await,
+            server.post("/v1/completions", json!({"prompt": ["a", 1]})).await,
             400,
             "invalid_request",
             json!("prompt"),
         ),
         (
-            server.post(CHAT, json!({"tools": [{}], "messages": []})).await,
+            server.post(CHAT, json!({"tools": [{}], "messages": [{"role": "user", "content": ""}]})).await,
             400,
             "invalid_request",
-            json!("tools"),
+            json!("tools[0].type"),
         ),
         (server.get("/v1/models/gone").await, 404, "model_not_found", json!("model")),
     ];
@@ -231,4 +231,114 @@ async fn defaults_apply_where_the_request_is_silent() {
     let request = engine.requests.lock().unwrap()[0].clone();
     assert_eq!((request.sampling.temperature, request.sampling.top_p), (0.0, 1.0));
     assert_eq!(request.stop, ["x", "y"]);
+}
+
+#[tokio::test]
+async fn every_described_route_is_there() {
+    let server = Server::start(&Scripted::new([STOP])).await;
+    let description = server.get("/openapi.json").await.json();
+    let mut routes = 0;
+    for (path, methods) in description["paths"].as_object().unwrap() {
+        for method in methods.as_object().unwrap().keys() {
+            let reply = server.ask(&method.to_uppercase(), &path.replace("{id}", "org/toy"), "", "").await;
+            assert!(!matches!(reply.status, 404 | 405), "{method} {path}: {reply:?}");
+            routes += 1;
+        }
+    }
+    assert!(routes >= 20, "{routes}");
+}
+
+#[tokio::test]
+async fn a_key_is_needed_where_there_are_keys() {
+    let settings = Settings { api_keys: lichen_server::ApiKeys::parse("secret"), ..Settings::default() };
+    let server = Server::with(&Scripted::new([STOP]), settings, &["org/toy"]).await;
+    let body = hello(false).to_string();
+    assert_eq!(server.post(CHAT, hello(false)).await.status, 401);
+    assert_eq!(server.ask("POST", CHAT, "authorization: Bearer secret\r\n", &body).await.status, 200);
+    let anthropic = server.ask("POST", "/v1/messages", "x-api-key: wrong\r\n", "{}").await;
+    assert_eq!((anthropic.status, &anthropic.json()["type"]), (401, &json!("error")));
+    assert_eq!(anthropic.error()["type"], "authentication_error");
+    for open in ["/", "/health", "/metrics"] {
+        assert_eq!(server.get(open).await.status, 200, "{open}");
+    }
+}
+
+#[tokio::test]
+async fn the_access_log_tells_how_long_the_answer_took() {
+    let lines = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let taken = lines.clone();
+    let log = move |line: &str| taken.lock().unwrap().push(serde_json::from_str::<Value>(line).unwrap());
+    let settings = Settings { access_log: Some(std::sync::Arc::new(log)), ..Settings::default() };
+    let server = Server::with(&Scripted::new([Act::Say("x"), STOP]), settings, &["org/toy"]).await;
+    for stream in [false, true] {
+        server.post(CHAT, hello(stream)).await;
+    }
+    server.ask("POST", CHAT, "x-request-id: mine\r\n", "{").await;
+    server.get("/health").await;
+    let lines = lines.lock().unwrap();
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    for line in &lines[..2] {
+        assert_eq!(
+            (&line["path"], &line["status"], &line["model"]),
+            (&json!(CHAT), &json!(200), &json!("org/toy"))
+        );
+        assert!(
+            line["ttft_s"].is_number() && line["itl_s"].is_number() && line["duration_s"].is_number(),
+            "{line}"
+        );
+        assert_eq!((&line["completion_tokens"], &line["finish_reason"]), (&json!(2), &json!("stop")));
+    }
+    assert_eq!((&lines[2]["request_id"], &lines[2]["status"]), (&json!("mine"), &json!(400)));
+}
+
+#[tokio::test]
+async fn several_answers_come_under_their_numbers() {
+    let engine = Scripted::new([Act::Say("Hel"), Act::Say("lo"), STOP]);
+    let server = Server::start(&engine).await;
+    let mut body = hello(false);
+    (body["n"], body["seed"]) = (json!(3), json!(5));
+    let whole = server.post(CHAT, body.clone()).await.json();
+    for index in 0..3 {
+        let choice = &whole["choices"][index];
+        assert_eq!((&choice["index"], &choice["message"]["content"]), (&json!(index), &json!("Hello")));
+    }
+    assert_eq!(whole["usage"]["completion_tokens"], 6);
+    let seeds: Vec<_> = engine.requests.lock().unwrap().iter().map(|r| r.sampling.seed.unwrap()).collect();
+    assert_eq!(seeds, [5, 6, 7]);
+    body["stream"] = json!(true);
+    let streamed = server.post(CHAT, body).await;
+    assert_eq!(streamed.events().last(), Some(&"[DONE]"));
+    let ends = streamed.events().iter().filter(|event| event.contains("\"finish_reason\":\"stop\"")).count();
+    assert_eq!(ends, 3);
+}
+
+#[tokio::test]
+async fn thinking_and_calls_are_told_apart_in_every_dialect() {
+    let said = "<think>hm</think>\n\nLet me see.\n<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call>";
+    let server = Server::start(&Scripted::new([Act::Say(said), STOP])).await;
+    let parameters = json!({"type": "object", "properties": {"a": {"type": "integer"}}});
+    let mut body = hello(false);
+    body["tools"] = json!([{"type": "function", "function": {"name": "add", "parameters": parameters}}]);
+    let chat = server.post(CHAT, body).await.json();
+    let (message, reason) = (&chat["choices"][0]["message"], &chat["choices"][0]["finish_reason"]);
+    assert_eq!((&message["reasoning_content"], &message["content"]), (&json!("hm"), &json!("Let me see.")));
+    assert_eq!(message["tool_calls"][0]["function"], json!({"name": "add", "arguments": "{\"a\": 1}"}));
+    assert_eq!(reason, "tool_calls");
+
+    let tools = json!([{"name": "add", "input_schema": parameters}]);
+    let messages = json!([{"role": "user", "content": "hi"}]);
+    let body = json!({"model": "org/toy", "max_tokens": 50, "messages": messages, "tools": tools});
+    let anthropic = server.post("/v1/messages", body).await.json();
+    let kinds: Vec<_> = anthropic["content"].as_array().unwrap().iter().map(|block| &block["type"]).collect();
+    assert_eq!(kinds, ["thinking", "text", "tool_use"], "{anthropic}");
+    assert_eq!(
+        (&anthropic["content"][2]["input"], &anthropic["stop_reason"]),
+        (&json!({"a": 1}), &json!("tool_use"))
+    );
+
+    let tools = json!([{"type": "function", "name": "add", "parameters": parameters}]);
+    let body = json!({"model": "org/toy", "input": "hi", "tools": tools});
+    let responses = server.post("/v1/responses", body).await.json();
+    let kinds: Vec<_> = responses["output"].as_array().unwrap().iter().map(|item| &item["type"]).collect();
+    assert_eq!(kinds, ["reasoning", "message", "function_call"], "{responses}");
 }

@@ -36,8 +36,8 @@ def main(base_url: str) -> None:
         assert error.code == "model_not_found" and error.request_id
 
     try:
-        client.chat.completions.create(model=model, messages=messages, n=2)
-        raise AssertionError("n=2 was served")
+        client.chat.completions.create(model=model, messages=messages, n=0)
+        raise AssertionError("n=0 was served")
     except openai.BadRequestError as error:
         assert error.param == "n"
 

@@ -46,6 +46,7 @@ pub enum ChatTemplateError {
 #[derive(Debug)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
+    source: String,
     bos: String,
     eos: String,
 }
@@ -77,9 +78,15 @@ impl ChatTemplate {
             environment.add_template_owned(NAME, source)
         });
         parsed.map_err(ChatTemplateError::Thread)?.map_err(ChatTemplateError::Parse)?;
-        let template = Self { environment, bos: bos.to_owned(), eos: eos.to_owned() };
+        let template =
+            Self { environment, source: source.to_owned(), bos: bos.to_owned(), eos: eos.to_owned() };
         Ok(template
             .with_clock(|| SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())))
+    }
+
+    /// The template as the model file has it.
+    pub fn source(&self) -> &str {
+        &self.source
     }
 
     /// Takes the time for `strftime_now` from `clock`, in seconds since 1970 UTC, instead of the system.

@@ -16,7 +16,7 @@ use lichen_format::Checkpoint;
 use lichen_hub::Reference;
 use lichen_op::Batch;
 
-use crate::load::{LoadArgs, NumericsArg, Opened, open};
+use crate::load::{ComputeArgs, NumericsArg, Opened, open};
 use crate::{build_info, machine, output};
 use numbers::Numbers;
 use report::{Format, Outcome, Report, Subject, Test, utc};
@@ -167,7 +167,7 @@ fn tests(args: &Args) -> Result<Vec<Test>> {
 
 fn bind(opened: &Opened, threads: usize) -> Result<Box<dyn Executor>> {
     let threads = NonZeroUsize::new(threads);
-    opened.executor(&LoadArgs { ctx_cap: None, threads, numerics: NumericsArg::Fast, deterministic: false })
+    opened.executor(&ComputeArgs { threads, numerics: NumericsArg::Fast, deterministic: false })
 }
 
 /// Warms up, fills the sequence up to the test's depth and times the repetitions.

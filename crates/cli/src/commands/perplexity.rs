@@ -51,7 +51,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     // What is added to an empty text is what starts every text.
     let bos = language.tokenizer.bos();
     let start = bos.filter(|&bos| language.encode("", true, false).first() == Some(&bos));
-    let mut executor = opened.executor(&args.load)?;
+    let mut executor = opened.executor(&args.load.compute)?;
     let chunks = tokens.chunks_exact(context).take(args.chunks.unwrap_or(usize::MAX));
     let total = chunks.len();
     let mut tally = Tally::default();

@@ -1,26 +1,28 @@
 //! `lichen serve`: models over HTTP.
 
-use std::io;
+use std::fs;
+use std::io::{self, Write};
+use std::net::ToSocketAddrs;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use lichen_hub::Reference;
-use lichen_server::{Info, Model, Node, Settings};
+use lichen_server::{AccessLog, ApiKeys, Info, Limits, LoadOrder, Loader, Node, Settings};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
 use crate::build_info::{BACKEND, BUILD};
-use crate::load::{LimitArgs, LoadArgs, load};
+use crate::commands::serve_models::{ModelArgs, Wanted};
+use crate::load::{ComputeArgs, QueueArgs, hub};
+use crate::node_loader::{NodeLoader, load_now};
 use crate::{machine, output};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Model to serve: a path, a name from the catalogue or a reference; may be given several times
-    #[arg(short, long = "model", env = "LICHEN_MODEL", value_name = "REF", required = true)]
-    models: Vec<Reference>,
-
-    /// Name of the model in requests, once per --model in the same order; the file's stem if not given
-    #[arg(long = "name", env = "LICHEN_NAME", value_name = "NAME")]
-    names: Vec<String>,
+    #[command(flatten)]
+    models: ModelArgs,
 
     /// Address to listen on
     #[arg(long, env = "LICHEN_HOST", default_value = "127.0.0.1")]
@@ -30,25 +32,62 @@ pub(crate) struct Args {
     #[arg(long, env = "LICHEN_PORT", default_value_t = 8080)]
     port: u16,
 
-    #[command(flatten)]
-    load: LoadArgs,
+    /// File with the API keys that are accepted, one a line; without it everybody who can connect may ask
+    #[arg(long, env = "LICHEN_API_KEY_FILE", value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+
+    /// Where a JSON line about each request goes: stderr, off, or a file
+    #[arg(long, env = "LICHEN_ACCESS_LOG", value_name = "WHERE", default_value = "stderr")]
+    access_log: PathBuf,
+
+    /// Most memory that weights, keys and values of all models may take, such as 6G; without it as much as there is
+    /// when the server starts
+    #[arg(long, env = "LICHEN_RAM_BUDGET", value_name = "SIZE", value_parser = size)]
+    ram_budget: Option<u64>,
 
     #[command(flatten)]
-    limits: LimitArgs,
+    compute: ComputeArgs,
+
+    #[command(flatten)]
+    queue: QueueArgs,
+}
+
+/// A number of bytes, with K, M, G or T for the powers of 1024.
+fn size(text: &str) -> Result<u64, String> {
+    let wrong = || format!("{text:?} is not a size; write it like 6G, 512M or 1000000");
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let shift = match text[digits.len()..].to_ascii_uppercase().trim_end_matches("IB").trim_end_matches('B') {
+        "" => 0,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        "T" => 40,
+        _ => return Err(wrong()),
+    };
+    let number: u64 = digits.trim().parse().map_err(|_| wrong())?;
+    number.checked_mul(1 << shift).ok_or_else(wrong)
 }
 
 pub(crate) fn run(args: Args) -> Result<()> {
-    if args.names.len() > args.models.len() {
-        bail!(
-            "there are {} names for {} models; give one --name per --model",
-            args.names.len(),
-            args.models.len()
-        );
-    }
+    let wanted = args.models.wanted()?;
     let device = machine::processor().unwrap_or_else(|| "cpu".to_owned());
     output::line(format_args!("backend={BACKEND} build={BUILD} accelerator=none"))?;
     output::line("devices=1")?;
-    let models = models(&args)?;
+    let available = machine::memory().map_or(u64::MAX, |(_, available)| available);
+    let loader = Arc::new(NodeLoader { hub: hub(), compute: args.compute, queue: args.queue });
+    let settings = Settings {
+        api_keys: keys(args.api_key_file.as_deref())?,
+        access_log: access_log(&args.access_log)?,
+        limits: Limits { bytes: args.ram_budget.unwrap_or(available), ..Limits::default() },
+        loader: Some(loader.clone()),
+        ..Settings::default()
+    };
+    // Before any model is loaded, so that a bad address is told at once.
+    let _ = (args.host.as_str(), args.port)
+        .to_socket_addrs()
+        .with_context(|| unreachable(&args.host, args.port))?;
+    let models = wanted.into_iter().map(|wanted| load_now(&loader, &order(&loader, wanted)?));
+    let models = models.collect::<Result<Vec<_>>>()?;
     let info = Info {
         name: "lichen".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -57,7 +96,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         accelerator: "none".to_owned(),
         devices: vec![device],
     };
-    let node = Node::new(info, Settings::default(), models);
+    let node = Node::new(info, settings, models);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -69,25 +108,58 @@ pub(crate) fn run(args: Args) -> Result<()> {
     result
 }
 
-fn models(args: &Args) -> Result<Vec<Model>> {
-    let mut taken: Vec<String> = Vec::new();
-    let mut models = Vec::new();
-    for (index, reference) in args.models.iter().enumerate() {
-        let loaded = load(reference, &args.load, &args.limits)?;
-        let name = args.names.get(index).cloned().unwrap_or(loaded.name);
-        if taken.contains(&name) {
-            bail!("two models would be called {name}; tell them apart with --name");
+/// What the command line asks for, as the loader takes it. A model without a name is called after its file.
+fn order(loader: &NodeLoader, wanted: Wanted) -> Result<LoadOrder> {
+    let name = match (wanted.name, &wanted.reference) {
+        (Some(name), _) => name,
+        (None, Reference::Name(name)) => {
+            loader.hub.catalogue().get(name)?.file.trim_end_matches(".gguf").to_owned()
         }
-        models.push(Model::new(&name, loaded.engine, loaded.language).with_pooling(loaded.pooling));
-        taken.push(name);
+        (None, reference) => loader.name(&reference.to_string()),
+    };
+    Ok(LoadOrder {
+        reference: wanted.reference.to_string(),
+        name,
+        options: wanted.options,
+        ttl: wanted.ttl.map(Duration::from_secs),
+        pinned: false,
+    })
+}
+
+fn keys(file: Option<&std::path::Path>) -> Result<ApiKeys> {
+    let Some(file) = file else { return Ok(ApiKeys::default()) };
+    let text = fs::read_to_string(file)
+        .with_context(|| format!("cannot read the API keys in {}", file.display()))?;
+    let keys = ApiKeys::parse(&text);
+    if keys.is_empty() {
+        bail!("{} holds no API key; write one a line", file.display());
     }
-    Ok(models)
+    Ok(keys)
+}
+
+fn access_log(place: &std::path::Path) -> Result<Option<AccessLog>> {
+    match place.to_str() {
+        Some("off") => Ok(None),
+        Some("stderr") => Ok(Some(Arc::new(|line: &str| output::note(line)))),
+        _ => {
+            let file = fs::OpenOptions::new().create(true).append(true).open(place);
+            let file = file.with_context(|| format!("cannot write the access log {}", place.display()))?;
+            let file = Mutex::new(file);
+            Ok(Some(Arc::new(move |line: &str| {
+                let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+                // A full disk must not stop the server.
+                let _ = file.write_all(format!("{line}\n").as_bytes());
+            })))
+        }
+    }
+}
+
+fn unreachable(host: &str, port: u16) -> String {
+    format!("cannot listen on {host}:{port}; choose another address with --host or --port")
 }
 
 async fn listen(host: &str, port: u16, node: Node) -> Result<()> {
-    let listener = TcpListener::bind((host, port)).await.with_context(|| {
-        format!("cannot listen on {host}:{port}; choose another address with --host or --port")
-    })?;
+    let listener = TcpListener::bind((host, port)).await.with_context(|| unreachable(host, port))?;
     let address = listener.local_addr().context("the bound address is unknown")?;
     let mut signals = Signals::new().context("signals could not be caught")?;
     output::line(format_args!("listening on http://{address}"))?;
@@ -134,5 +206,20 @@ impl Signals {
     #[cfg(not(unix))]
     async fn next(&mut self) {
         let _ = tokio::signal::ctrl_c().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_with_and_without_a_unit() {
+        assert_eq!(size("1000"), Ok(1000));
+        assert_eq!(size("2k"), Ok(2048));
+        assert_eq!((size("6G"), size("6GiB"), size("6gb")), (Ok(6 << 30), Ok(6 << 30), Ok(6 << 30)));
+        for wrong in ["", "G", "6X", "-1", "1.5G", "99999999999T"] {
+            assert!(size(wrong).is_err(), "{wrong}");
+        }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use lichen_generate::{Event, FinishReason, Generate, GenerateError, Request, Sink, Ticket, Usage};
-use lichen_server::{Info, Language, Model, Node, Settings};
+use lichen_server::{Conversation, Info, Language, Model, Node, Settings};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -27,9 +27,9 @@ impl Language for Bytes {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    fn apply_template(&self, messages: &Value, _tools: Option<&Value>, open: bool) -> Result<String, String> {
+    fn apply_template(&self, conversation: Conversation<'_>) -> Result<String, String> {
         let mut prompt = String::new();
-        for message in messages.as_array().ok_or("no messages")? {
+        for message in conversation.messages.as_array().ok_or("no messages")? {
             if message["role"] == "tool" {
                 return Err("tools are unknown to this template".into());
             }
@@ -37,10 +37,39 @@ impl Language for Bytes {
                 (message["role"].as_str().unwrap_or(""), message["content"].as_str().unwrap_or(""));
             prompt.push_str(&format!("<{role}>{content}\n"));
         }
-        if open {
+        if conversation.add_generation_prompt {
             prompt.push_str("<assistant>");
         }
         Ok(prompt)
+    }
+
+    fn template_source(&self) -> Option<&str> {
+        Some("<think> <tool_call> {{ tools }}")
+    }
+
+    fn vocabulary_size(&self) -> usize {
+        258
+    }
+
+    fn token_bytes(&self, token: u32) -> &[u8] {
+        static ALL: [u8; 256] = {
+            let mut all = [0; 256];
+            let mut byte = 0;
+            while byte < 256 {
+                all[byte] = byte as u8;
+                byte += 1;
+            }
+            all
+        };
+        ALL.get(token as usize..token as usize + 1).unwrap_or(b"<end>")
+    }
+
+    fn is_control(&self, token: u32) -> bool {
+        token > 255
+    }
+
+    fn end_tokens(&self) -> Vec<u32> {
+        vec![257]
     }
 }
 

@@ -29,7 +29,10 @@ def chat(client, model):
     assert text(chunks) == choice.message.content, (chunks, whole)
     reasons = [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices]
     assert reasons[-1] == choice.finish_reason and not any(reasons[:-1]), reasons
-    assert not chunks[-1].choices and chunks[-1].usage == whole.usage, (chunks[-1], whole.usage)
+    counted, first = chunks[-1].usage, whole.usage
+    assert not chunks[-1].choices and counted.total_tokens == first.total_tokens, (chunks[-1], first)
+    # The second time all of the prompt is there already but its last token, whose logits are needed.
+    assert counted.prompt_tokens_details.cached_tokens == first.prompt_tokens - 1, counted
     assert len({chunk.id for chunk in chunks}) == 1, chunks
 
     exact = client.chat.completions.create(**options, extra_body={"ignore_eos": True})
@@ -70,7 +73,7 @@ def errors(client, model):
     create = client.chat.completions.create
     error = refused(openai.NotFoundError, create, model="no/such-model", messages=QUESTION)
     assert error.code == "model_not_found", error
-    error = refused(openai.BadRequestError, create, model=model, messages=QUESTION, n=2)
+    error = refused(openai.BadRequestError, create, model=model, messages=QUESTION, n=0)
     assert error.param == "n", error
     error = refused(openai.BadRequestError, create, model=model, messages=QUESTION, temperature=-1)
     assert error.param == "temperature", error

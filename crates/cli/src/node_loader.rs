@@ -1,0 +1,146 @@
+//! Loads models for a running node.
+
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::{Context, Result};
+use lichen_hub::{Hub, Reference};
+use lichen_server::{Defaults, LoadOrder, Loader, Model, ModelOptions, Progress};
+
+use crate::load::{self, ComputeArgs, Limits, QueueArgs};
+use crate::output;
+
+/// Share of a load that is the transfer of its file; the rest is reading and binding it.
+const TRANSFER: f32 = 0.9;
+
+/// Loads models with the settings of one process.
+pub(crate) struct NodeLoader {
+    pub(crate) hub: Hub,
+    pub(crate) compute: ComputeArgs,
+    pub(crate) queue: QueueArgs,
+}
+
+impl NodeLoader {
+    fn try_load(&self, order: &LoadOrder, progress: &dyn lichen_hub::Progress) -> Result<Model> {
+        let reference: Reference = order.reference.parse()?;
+        let path = self.hub.pull(&reference, progress)?.path;
+        let limits = limits(&order.options)?;
+        let opened = load::open_file(path, limits.ctx_cap)?;
+        let loaded = load::start(opened, &self.compute, &self.queue, limits)?;
+        let (limiter, queue, before) = (loaded.limiter(), self.queue.clone(), order.options.clone());
+        let change = move |options: &ModelOptions| -> Result<(), String> {
+            let limits = limits_after(&before, options).map_err(|error| format!("{error:#}"))?;
+            limiter(&queue, limits).map_err(|error| format!("{error:#}"))
+        };
+        let defaults = Defaults { reasoning_budget: order.options.reasoning_budget, ..Defaults::default() };
+        Ok(Model::new(&order.name, loaded.engine, loaded.language)
+            .with_pooling(loaded.pooling)
+            .with_bytes(loaded.bytes)
+            .with_ttl(order.ttl)
+            .with_defaults(defaults)
+            .with_change(Box::new(change)))
+    }
+
+    fn try_estimate(&self, order: &LoadOrder) -> Result<u64> {
+        let reference: Reference = order.reference.parse()?;
+        let here = match &reference {
+            Reference::Path(path) => Some(path.clone()),
+            Reference::Name(name) => {
+                let entry = self.hub.catalogue().get(name)?;
+                let cached = self.hub.list()?.into_iter().find(|model| model.path.ends_with(&entry.file));
+                match cached {
+                    Some(model) => Some(model.path),
+                    None => return Ok(entry.bytes),
+                }
+            }
+            // What is not here yet is measured once it has been fetched.
+            _ => None,
+        };
+        let Some(path) = here else { return Ok(0) };
+        let limits = limits(&order.options)?;
+        load::open_file(path, limits.ctx_cap)?.estimate(&self.compute, &self.queue, limits)
+    }
+}
+
+impl Loader for NodeLoader {
+    fn name(&self, reference: &str) -> String {
+        match reference.parse() {
+            Ok(Reference::Path(path)) => load::stem(&path),
+            _ => reference.to_owned(),
+        }
+    }
+
+    fn estimate(&self, order: &LoadOrder) -> Result<u64, String> {
+        self.try_estimate(order).map_err(|error| format!("{error:#}"))
+    }
+
+    fn load(&self, order: &LoadOrder, progress: Progress) -> Result<Model, String> {
+        let transfer =
+            Transfer { progress: progress.clone(), total: AtomicU64::new(0), done: AtomicU64::new(0) };
+        let model = self.try_load(order, &transfer).map_err(|error| format!("{error:#}"))?;
+        progress(1.0);
+        Ok(model)
+    }
+}
+
+/// The limits that options ask for.
+pub(crate) fn limits(options: &ModelOptions) -> Result<Limits> {
+    limits_after(&ModelOptions::default(), options)
+}
+
+/// The limits after a change of some of them.
+fn limits_after(before: &ModelOptions, options: &ModelOptions) -> Result<Limits> {
+    let defaults = Limits::default();
+    let max_concurrent = options.max_concurrent.or(before.max_concurrent);
+    let ctx_cap = options.ctx_cap.or(before.ctx_cap);
+    Ok(Limits {
+        ctx_cap: ctx_cap.map(|cap| NonZeroU32::new(cap).context("ctx_cap must be at least 1")).transpose()?,
+        max_concurrent: match max_concurrent {
+            Some(count) => NonZeroUsize::new(count).context("max_concurrent must be at least 1")?,
+            None => defaults.max_concurrent,
+        },
+        max_sessions: options.max_sessions.or(before.max_sessions).unwrap_or(defaults.max_sessions),
+    })
+}
+
+/// The progress of a transfer as a share of the load.
+struct Transfer {
+    progress: Progress,
+    total: AtomicU64,
+    done: AtomicU64,
+}
+
+impl Transfer {
+    fn report(&self, done: u64) {
+        let total = self.total.load(Ordering::Relaxed);
+        if total > 0 {
+            (self.progress)(TRANSFER * done as f32 / total as f32);
+        }
+    }
+}
+
+impl lichen_hub::Progress for Transfer {
+    fn total(&self, bytes: Option<u64>, done: u64) {
+        self.total.store(bytes.unwrap_or(0), Ordering::Relaxed);
+        self.done.store(done, Ordering::Relaxed);
+        self.report(done);
+    }
+
+    fn advance(&self, bytes: u64) {
+        let done = self.done.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.report(done);
+    }
+
+    fn message(&self, line: &str) {
+        output::note(line);
+    }
+}
+
+/// Loads a model before the server starts, with a bar on the terminal.
+///
+/// # Errors
+/// As a load at run time.
+pub(crate) fn load_now(loader: &Arc<NodeLoader>, order: &LoadOrder) -> Result<Model> {
+    loader.try_load(order, &lichen_hub::ProgressBar::new())
+}

@@ -1,0 +1,278 @@
+//! JSON under a schema: what is finished is valid, what can't be enforced is refused.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod common;
+
+use common::{Random, accepts, compiler, walk};
+use lichen_constraint::{Grammar, GrammarError};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+fn schema(schema: Value) -> Grammar {
+    Grammar::JsonSchema(schema)
+}
+
+/// Every walk that ends gives an instance that an independent validator accepts; how many there were.
+fn check_walks(source: &Value, walks: u64) -> usize {
+    let validator = jsonschema::options().should_validate_formats(true).build(source).unwrap();
+    let compiler = compiler();
+    let finished = (0..walks).filter_map(|seed| {
+        let mut constraint = compiler.compile(&schema(source.clone())).unwrap();
+        let text = walk(constraint.as_mut(), &mut Random(seed))?;
+        match serde_json::from_str::<Value>(&text) {
+            Ok(instance) => assert!(validator.is_valid(&instance), "{source} allowed {text}"),
+            // Valid JSON all the same.
+            Err(reason) => {
+                assert!(reason.to_string().contains("number out of range"), "{source} allowed {text}")
+            }
+        }
+        Some(())
+    });
+    finished.count()
+}
+
+#[test]
+fn an_object_of_any_kind_is_json_on_one_line() {
+    let compiler = compiler();
+    let mut finished = 0;
+    for seed in 0..60 {
+        let mut constraint = compiler.compile(&Grammar::JsonObject).unwrap();
+        let Some(text) = walk(constraint.as_mut(), &mut Random(seed)) else { continue };
+        assert!(!text.contains('\n') && text.starts_with('{'), "{text}");
+        match serde_json::from_str::<Value>(&text) {
+            Ok(value) => assert!(value.is_object()),
+            // Valid JSON all the same.
+            Err(reason) => assert!(reason.to_string().contains("number out of range"), "{text}"),
+        }
+        finished += 1;
+    }
+    assert!(finished > 30);
+    assert!(accepts(&Grammar::JsonObject, r#"{"a": [1, {"b": null}],"c":"é\n"}"#));
+    assert!(!accepts(&Grammar::JsonObject, r#"{"a":  1}"#), "two spaces");
+    assert!(!accepts(&Grammar::JsonObject, "[1]"));
+}
+
+#[test]
+fn finished_instances_are_valid() {
+    let schemas = [
+        json!({"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer", "minimum": 0,
+            "maximum": 150}}, "required": ["name", "age"], "additionalProperties": false}),
+        json!({"type": "array", "items": {"enum": ["red", "green", 3, null, {"a": [1]}]}, "minItems": 1, "maxItems": 3}),
+        json!({"anyOf": [{"type": "string", "pattern": "^[a-f]+\\d$"}, {"type": "number", "multipleOf": 0.25}]}),
+        json!({"oneOf": [
+            {"type": "object", "properties": {"kind": {"const": "circle"}, "radius": {"type": "number"}},
+                "required": ["kind", "radius"], "additionalProperties": false},
+            {"type": "object", "properties": {"kind": {"const": "square"}, "side": {"type": "number"}},
+                "required": ["kind", "side"], "additionalProperties": false}]}),
+        json!({"$ref": "#/$defs/tree", "$defs": {"tree": {"type": "object", "properties": {
+            "value": {"type": "integer"}, "children": {"type": "array", "items": {"$ref": "#/$defs/tree"}}},
+            "required": ["value"], "additionalProperties": false}}}),
+        json!({"type": "object", "patternProperties": {"^x-": {"type": "boolean"}}, "additionalProperties": {"type":
+            "integer"}, "properties": {"a": {"type": "null"}}, "maxProperties": 5, "minProperties": 1,
+            "required": ["a"]}),
+        json!({"type": "array", "prefixItems": [{"type": "boolean"}, {"format": "date"}], "items": false}),
+        json!({"type": ["string", "null"], "minLength": 2, "maxLength": 3}),
+        json!({"allOf": [{"properties": {"a": {"type": "integer"}}}, {"properties": {"a": {"minimum": 3}}}],
+            "type": "object", "required": ["a"]}),
+        json!({"properties": {"a\"b": {"type": "integer"}}, "type": "object", "additionalProperties": true}),
+    ];
+    for source in &schemas {
+        assert!(check_walks(source, 40) >= 10, "{source} is rarely finished");
+    }
+}
+
+#[test]
+fn formats_are_enforced_exactly() {
+    for format in [
+        "date",
+        "time",
+        "date-time",
+        "duration",
+        "email",
+        "hostname",
+        "ipv4",
+        "ipv6",
+        "uuid",
+        "uri",
+        "json-pointer",
+    ] {
+        check_walks(&json!({"type": "string", "format": format}), 60);
+    }
+    let date = schema(json!({"format": "date"}));
+    assert!(accepts(&date, r#""2024-02-29""#) && accepts(&date, r#""2000-02-29""#) && accepts(&date, "17"));
+    assert!(!accepts(&date, r#""2023-02-29""#) && !accepts(&date, r#""1900-02-29""#));
+    let address = schema(json!({"type": "string", "format": "ipv6"}));
+    assert!(accepts(&address, r#""::1""#) && accepts(&address, r#""2001:db8::ff00:42:8329""#));
+    assert!(!accepts(&address, r#""1::2::3""#) && !accepts(&address, r#""1:2:3:4:5:6:7:8:9""#));
+}
+
+#[test]
+fn a_taken_name_can_not_come_again_in_disguise() {
+    let grammar = schema(json!({"type": "object", "properties": {"a": {"type": "integer"}}}));
+    assert!(accepts(&grammar, r#"{"a":1,"b":"x"}"#));
+    assert!(!accepts(&grammar, r#"{"a":1,"\u0061":"x"}"#));
+    assert!(!accepts(&grammar, r#"{"\u0061":"x"}"#));
+}
+
+#[test]
+fn what_can_not_be_enforced_is_refused_by_name() {
+    let cases = [
+        ("not", json!({"not": {"type": "string"}})),
+        ("if", json!({"if": {"type": "string"}, "then": {"minLength": 2}})),
+        ("uniqueItems", json!({"type": "array", "uniqueItems": true})),
+        ("contains", json!({"properties": {"a": {"contains": {"const": 1}}}})),
+        ("dependentRequired", json!({"dependentRequired": {"a": ["b"]}})),
+        ("unevaluatedProperties", json!({"unevaluatedProperties": false})),
+        ("propertyNames", json!({"$ref": "#/$defs/a", "$defs": {"a": {"propertyNames": {"maxLength": 3}}}})),
+        ("format regex", json!({"format": "regex"})),
+        ("minProperties", json!({"type": "object", "minProperties": 2})),
+        ("oneOf", json!({"oneOf": [{"minimum": 1}, {"maximum": 3}]})),
+        ("$ref", json!({"$ref": "https://example.com/schema"})),
+        ("$id", json!({"properties": {"a": {"$id": "other", "$ref": "#/$defs/b"}}})),
+        ("$schema", json!({"$schema": "https://example.com/meta"})),
+        ("minimum", json!({"minimum": 1e20})),
+        ("const", json!({"const": 9_007_199_254_740_993_u64})),
+        ("multipleOf", json!({"multipleOf": 0.123_456_789})),
+        ("exclusiveMinimum/exclusiveMaximum", json!({"exclusiveMinimum": 0, "maximum": 0.5})),
+        (
+            "patternProperties",
+            json!({"type": "object", "patternProperties": {"a": true, "b": {"type": "null"}}}),
+        ),
+    ];
+    for (name, source) in cases {
+        match compiler().compile(&schema(source.clone())) {
+            Err(GrammarError::Unsupported { construct, .. }) => assert_eq!(construct, name, "{source}"),
+            other => panic!("{source}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn patterns_that_are_not_regular_are_refused() {
+    for pattern in ["(?=a)b", "(a)\\1", "\\bword\\b", "(?<!a)b", "(?i:a)", "a{x}", "[]", "\\ud800"] {
+        let refused = compiler().compile(&schema(json!({"type": "string", "pattern": pattern}))).unwrap_err();
+        assert!(matches!(refused, GrammarError::Unsupported { .. }), "{pattern}: {refused}");
+    }
+    for pattern in ["(a", "a)", "*a", "a**", "[b-a]", "a{3,2}", "[a", "\\"] {
+        let refused = compiler().compile(&schema(json!({"type": "string", "pattern": pattern}))).unwrap_err();
+        assert!(matches!(refused, GrammarError::Invalid { .. }), "{pattern}: {refused}");
+    }
+}
+
+#[test]
+fn schemas_that_are_not_valid_are_refused() {
+    for source in [
+        json!(3),
+        json!(false),
+        json!({"type": "text"}),
+        json!({"properties": []}),
+        json!({"required": "a"}),
+        json!({"minLength": -1}),
+        json!({"anyOf": []}),
+        json!({"$ref": "#/$defs/missing"}),
+        json!({"minimum": "3"}),
+        json!({"multipleOf": 0}),
+        json!({"type": "integer", "minimum": 3, "maximum": 2}),
+    ] {
+        let refused = compiler().compile(&schema(source.clone())).unwrap_err();
+        assert!(matches!(refused, GrammarError::Invalid { .. }), "{source}: {refused}");
+    }
+}
+
+#[test]
+fn annotations_and_unknown_keywords_do_no_harm() {
+    let grammar = schema(json!({
+        "title": "T", "description": "d", "default": 3, "examples": [1], "$comment": "c", "deprecated": true,
+        "readOnly": true, "contentMediaType": "text/plain", "x-vendor": {"not": {}}, "format": "int32",
+        "uniqueItems": false, "type": "integer"
+    }));
+    assert!(accepts(&grammar, "12") && !accepts(&grammar, "\"a\""));
+}
+
+#[test]
+fn references_follow_pointers_and_anchors() {
+    let grammar = schema(json!({
+        "$id": "https://example.com/root", "type": "object", "additionalProperties": false,
+        "properties": {
+            "a": {"$ref": "#/$defs/slash~1tilde~0percent%25"},
+            "b": {"$ref": "https://example.com/root#named"},
+            "c": {"$ref": "#/$defs/list/prefixItems/1"},
+        },
+        "$defs": {
+            "slash/tilde~percent%": {"const": 1},
+            "other": {"$anchor": "named", "const": 2},
+            "list": {"prefixItems": [true, {"const": 3}]},
+        },
+    }));
+    assert!(accepts(&grammar, r#"{"a": 1, "b": 2, "c": 3}"#));
+    assert!(
+        !accepts(&grammar, r#"{"a": 2}"#)
+            && !accepts(&grammar, r#"{"b": 1}"#)
+            && !accepts(&grammar, r#"{"c": 1}"#)
+    );
+}
+
+#[test]
+fn drafts_differ_in_tuples_references_and_exclusive_bounds() {
+    let old = "http://json-schema.org/draft-07/schema#";
+    let tuple = schema(json!({"$schema": old, "items": [{"const": 1}], "additionalItems": {"const": 2}}));
+    assert!(accepts(&tuple, "[1, 2, 2]") && !accepts(&tuple, "[2]") && !accepts(&tuple, "[1, 3]"));
+    let siblings = schema(json!({"$schema": old, "definitions": {"a": {"type": "string"}},
+        "properties": {"a": {"$ref": "#/definitions/a", "maxLength": 1}}}));
+    assert!(accepts(&siblings, r#"{"a": "long"}"#));
+    let bound = schema(json!({"$schema": "http://json-schema.org/draft-04/schema#", "type": "integer",
+        "minimum": 3, "exclusiveMinimum": true}));
+    assert!(accepts(&bound, "4") && !accepts(&bound, "3"));
+}
+
+fn number() -> impl Strategy<Value = f64> {
+    prop_oneof![
+        (-50_i32..50).prop_map(f64::from),
+        (-2000_i32..2000).prop_map(|number| f64::from(number) / 100.0),
+        (-9_000_000_i64..9_000_000).prop_map(|number| number as f64 / 1000.0),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    #[test]
+    fn numbers_stay_within_bounds(
+        bounds in prop::collection::vec((0_usize..4, number()), 0..3),
+        integer in any::<bool>(),
+        candidates in prop::collection::vec(number(), 20),
+    ) {
+        let mut source = json!({"type": if integer { "integer" } else { "number" }});
+        for (keyword, bound) in bounds {
+            source[["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"][keyword]] = json!(bound);
+        }
+        let validator = jsonschema::validator_for(&source).unwrap();
+        let Ok(constraint) = compiler().compile(&schema(source.clone())) else { return Ok(()) };
+        for candidate in candidates {
+            for text in [candidate.to_string(), format!("{candidate:.3}"), format!("{candidate:.0}")] {
+                let instance: Value = serde_json::from_str(&text).unwrap();
+                if common::follows(constraint.fork(), &text) {
+                    prop_assert!(validator.is_valid(&instance), "{source} allowed {text}");
+                }
+            }
+        }
+        check_walks(&source, 5);
+    }
+
+    #[test]
+    fn a_pattern_means_what_ecma_262_says(
+        pattern in "(\\^)?([ab.]|\\\\d|\\[\\^a\\]|\\((a|b|ab)\\|b?\\)|\\(\\^a\\|b\\$\\)){1,4}([*+?]|\\{1,2\\})?(\\||\\|b)?(\\$)?",
+        texts in prop::collection::vec("[ab1\u{2028}]{0,5}", 12),
+    ) {
+        let source = json!({"type": "string", "pattern": pattern});
+        let Ok(constraint) = compiler().compile(&schema(source)) else { return Ok(()) };
+        let independent = pattern.replace("\\d", "[0-9]").replace('.', "[^\\n\\r\\u2028\\u2029]");
+        let independent = regex::Regex::new(&independent).unwrap();
+        for text in texts {
+            let quoted = Value::from(text.as_str()).to_string();
+            let is_allowed = common::follows(constraint.fork(), &quoted);
+            prop_assert_eq!(is_allowed, independent.is_match(&text), "{} and {:?}", pattern, text);
+        }
+    }
+}

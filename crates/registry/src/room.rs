@@ -1,0 +1,190 @@
+//! Who gets room: admission of loads, the accounting behind it, and the order in which loads run.
+
+use crate::eviction::{Candidate, choose};
+use crate::replica::{Phase, Replica};
+use crate::{Action, Entry, Registry, RegistryError, ReplicaId, Unavailable};
+use std::time::Duration;
+
+impl Registry {
+    /// Bytes that count against the limit once everything on its way out is gone.
+    pub(crate) fn promised(&self) -> u64 {
+        self.bytes_where(|replica| replica.phase != Phase::Unloading)
+    }
+
+    /// Bytes in memory: of everything whose load has begun and whose drop isn't reported.
+    fn occupied(&self) -> u64 {
+        self.bytes_where(|replica| replica.phase != Phase::Queued)
+    }
+
+    fn bytes_where(&self, counts: impl Fn(&Replica) -> bool) -> u64 {
+        let counted = self.replicas.values().filter(|replica| counts(replica));
+        counted.fold(0, |sum, replica| sum.saturating_add(replica.entry.bytes))
+    }
+
+    /// Promises room to one more replica, evicts for it what must go, and puts its load in line.
+    pub(crate) fn admit(&mut self, now: Duration, entry: Entry) -> Result<ReplicaId, RegistryError> {
+        if self.closing {
+            return Err(RegistryError::ShuttingDown);
+        }
+        for victim in self.victims(now, &entry)? {
+            self.drop_replica(victim);
+        }
+        let id = ReplicaId(self.next);
+        self.next += 1;
+        self.queue.push_back(id);
+        self.replicas.insert(id, Replica::queued(entry));
+        Ok(id)
+    }
+
+    /// Starts a load of a declared model that has no ready replica, because a request asks for it.
+    pub(crate) fn load_on_demand(&mut self, now: Duration, name: &str) -> Result<(), Unavailable> {
+        let why_not = self.why_unavailable(now, name);
+        let due = match &why_not {
+            Unavailable::NotLoaded { .. } => true,
+            Unavailable::Failed { retry_in, .. } => *retry_in == Some(Duration::ZERO),
+            _ => false,
+        };
+        match self.catalogue.get(name).cloned().filter(|_| due) {
+            Some(entry) => self.admit(now, entry).map(|_| ()).map_err(Unavailable::from),
+            None => Err(why_not),
+        }
+    }
+
+    /// What must be evicted before this replica fits.
+    fn victims(&self, now: Duration, entry: &Entry) -> Result<Vec<ReplicaId>, RegistryError> {
+        let (need, limit) = (entry.bytes, self.limits.bytes);
+        if need > limit {
+            return Err(RegistryError::NeverFits { name: entry.name.clone(), need, limit });
+        }
+        let room = limit.saturating_sub(self.promised());
+        if need <= room {
+            return Ok(Vec::new());
+        }
+        let candidates = self.candidates(now, &entry.name);
+        choose(&candidates, need - room).ok_or_else(|| {
+            let evictable = candidates.iter().fold(0u64, |sum, one| sum.saturating_add(one.bytes));
+            self.shortage(now, entry, room.saturating_add(evictable))
+        })
+    }
+
+    /// Replicas that may be evicted for a model of this name. Its own replicas are none of them: a further
+    /// replica is asked for beside them.
+    fn candidates(&self, now: Duration, newcomer: &str) -> Vec<Candidate> {
+        let mut candidates = Vec::new();
+        for (&id, replica) in &self.replicas {
+            let Phase::Ready { load_time, .. } = replica.phase else { continue };
+            if replica.entry.name != newcomer && self.evictable(now, replica) {
+                let idle = now.saturating_sub(replica.idle_since().unwrap_or(now));
+                let extra = self.would_be_missed_less(now, id, replica);
+                candidates.push(Candidate { id, bytes: replica.entry.bytes, load_time, idle, extra });
+            }
+        }
+        candidates
+    }
+
+    fn evictable(&self, now: Duration, replica: &Replica) -> bool {
+        let settled = replica.settled_at(&self.limits).is_some_and(|at| at <= now);
+        settled && replica.in_flight == 0 && !replica.entry.pinned && !self.waiters.any(&replica.entry.name)
+    }
+
+    /// Whether another ready replica of the same name is to be preferred: one that can't be evicted, or was
+    /// used later.
+    fn would_be_missed_less(&self, now: Duration, id: ReplicaId, replica: &Replica) -> bool {
+        let rank = |id: ReplicaId, replica: &Replica| {
+            let idle = now.saturating_sub(replica.idle_since().unwrap_or(now));
+            (self.evictable(now, replica), idle, id)
+        };
+        self.replicas_of(&replica.entry.name)
+            .filter(|(_, other)| other.is_ready())
+            .any(|(other_id, other)| rank(other_id, other) < rank(id, replica))
+    }
+
+    /// Why there is no room, by model.
+    fn shortage(&self, now: Duration, entry: &Entry, available: u64) -> RegistryError {
+        let (name, need) = (entry.name.clone(), entry.bytes);
+        let stays = |replica: &Replica| {
+            !replica.is_leaving() && (replica.entry.pinned || replica.entry.name == entry.name)
+        };
+        let left = self.limits.bytes.saturating_sub(self.bytes_where(stays));
+        if need > left {
+            return RegistryError::Crowded { name, need, left, kept: self.names_where(stays) };
+        }
+        let goes = |replica: &Replica| {
+            replica.phase != Phase::Unloading && !stays(replica) && !self.evictable(now, replica)
+        };
+        let idle =
+            |replica: &Replica| replica.idle_since().is_some() && !self.waiters.any(&replica.entry.name);
+        RegistryError::NoRoomNow {
+            name,
+            need,
+            available,
+            busy: self.names_where(|replica| goes(replica) && !idle(replica)),
+            recent: self.names_where(|replica| goes(replica) && idle(replica)),
+        }
+    }
+
+    fn names_where(&self, holds: impl Fn(&Replica) -> bool) -> Vec<String> {
+        let mut names: Vec<String> =
+            self.replicas.values().filter(|one| holds(one)).map(|one| one.entry.name.clone()).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
+    /// Does whatever has become due or possible, and hands over the actions gathered so far.
+    pub(crate) fn settle(&mut self, now: Duration) -> Vec<Action> {
+        self.expire(now);
+        let wanted: Vec<String> = self.wanted().map(str::to_owned).collect();
+        for name in wanted {
+            // A model that can't be loaded yet holds up no other; its waiters hear why when they ask.
+            _ = self.load_on_demand(now, &name);
+        }
+        self.start_next_load(now);
+        std::mem::take(&mut self.actions)
+    }
+
+    fn expire(&mut self, now: Duration) {
+        let over = |replica: &Replica| {
+            replica.expires(&self.limits).is_some_and(|end| end <= now)
+                && !self.waiters.any(&replica.entry.name)
+        };
+        let expired: Vec<ReplicaId> =
+            self.replicas.iter().filter(|(_, replica)| over(replica)).map(|(&id, _)| id).collect();
+        for id in expired {
+            self.drop_replica(id);
+        }
+    }
+
+    /// One load runs at a time, in the order they were asked for, each once its room is really free.
+    fn start_next_load(&mut self, now: Duration) {
+        if self.loading.is_some() {
+            return;
+        }
+        let occupied = self.occupied();
+        let Some(&id) = self.queue.front() else { return };
+        let Some(replica) = self.replicas.get_mut(&id) else { return };
+        if occupied.saturating_add(replica.entry.bytes) <= self.limits.bytes {
+            replica.phase = Phase::Loading { since: now, progress: 0.0 };
+            self.queue.pop_front();
+            self.loading = Some(id);
+            self.actions.push(Action::Load(id));
+        }
+    }
+
+    /// Takes a replica out: at once if its load hasn't begun, else by asking for its drop.
+    pub(crate) fn drop_replica(&mut self, id: ReplicaId) {
+        let Some(replica) = self.replicas.get_mut(&id) else { return };
+        match replica.phase {
+            Phase::Unloading => {}
+            Phase::Queued => {
+                self.queue.retain(|&queued| queued != id);
+                self.replicas.remove(&id);
+            }
+            _ if replica.in_flight > 0 => replica.phase = Phase::Draining,
+            _ => {
+                replica.phase = Phase::Unloading;
+                self.actions.push(Action::Unload(id));
+            }
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! One loaded model: what generates, what reads and writes its text, and what applies where a request is silent.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use lichen_api::Error;
+use lichen_constraint::{Grammar, GrammarCompiler, GrammarError, TokenText, Vocabulary};
+use lichen_generate::{Constraint, Generate, Pooling, Sampling};
+use lichen_text::{ThinkingMarks, ToolDialect};
+
+use crate::Language;
+use crate::node::unix_time;
+use crate::order::ModelOptions;
+
+/// One loaded model.
+pub struct Model {
+    id: String,
+    created: u64,
+    generate: Arc<dyn Generate>,
+    language: Arc<dyn Language>,
+    defaults: Defaults,
+    pooling: Pooling,
+    style: Style,
+    grammars: OnceLock<Result<GrammarCompiler, GrammarError>>,
+    bytes: u64,
+    ttl: Option<Duration>,
+    change: Option<ChangeLimits>,
+}
+
+/// Applies new limits to a running model.
+pub type ChangeLimits = Box<dyn Fn(&ModelOptions) -> Result<(), String> + Send + Sync>;
+
+/// What applies where a request is silent.
+#[derive(Debug, Clone, Default)]
+pub struct Defaults {
+    /// How tokens are chosen.
+    pub sampling: Sampling,
+    /// Most tokens of thinking.
+    pub reasoning_budget: Option<usize>,
+}
+
+/// How the model writes what is more than text, as its chat template shows.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Style {
+    pub(crate) tools: ToolDialect,
+    /// Whether the template tells the model of its tools.
+    pub(crate) shows_tools: bool,
+    pub(crate) thinking: Option<ThinkingMarks>,
+}
+
+impl Model {
+    /// A model under the name that requests use.
+    pub fn new(id: impl Into<String>, generate: Arc<dyn Generate>, language: Arc<dyn Language>) -> Self {
+        let template = language.template_source().unwrap_or_default();
+        let style = Style {
+            tools: ToolDialect::of_template(template),
+            shows_tools: template.contains("tools"),
+            thinking: ThinkingMarks::of_template(template),
+        };
+        Self {
+            id: id.into(),
+            created: unix_time(),
+            generate,
+            language,
+            defaults: Defaults::default(),
+            pooling: Pooling::default(),
+            style,
+            grammars: OnceLock::new(),
+            bytes: 0,
+            ttl: None,
+            change: None,
+        }
+    }
+
+    /// Sets what applies where a request is silent.
+    #[must_use]
+    pub fn with_defaults(mut self, defaults: Defaults) -> Self {
+        self.defaults = defaults;
+        self
+    }
+
+    /// Sets how embeddings are made; the mean over all tokens if not set.
+    #[must_use]
+    pub fn with_pooling(mut self, pooling: Pooling) -> Self {
+        self.pooling = pooling;
+        self
+    }
+
+    /// Sets the memory that it takes.
+    #[must_use]
+    pub fn with_bytes(mut self, bytes: u64) -> Self {
+        self.bytes = bytes;
+        self
+    }
+
+    /// Sets how long it may stay without a request.
+    #[must_use]
+    pub fn with_ttl(mut self, ttl: Option<Duration>) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// Sets how limits are changed while it runs.
+    #[must_use]
+    pub fn with_change(mut self, change: ChangeLimits) -> Self {
+        self.change = Some(change);
+        self
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(crate) fn ttl(&self) -> Option<Duration> {
+        self.ttl
+    }
+
+    /// Applies new limits.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRequest`] if they can't be changed, or not to this.
+    pub(crate) fn change(&self, options: &ModelOptions) -> Result<(), Error> {
+        let change = self.change.as_ref().ok_or_else(|| Error::invalid("model", "has fixed limits"))?;
+        change(options).map_err(|reason| Error::invalid("ctx_cap", reason))
+    }
+
+    pub(crate) fn pooling(&self) -> Pooling {
+        self.pooling
+    }
+
+    pub(crate) fn id(&self) -> &str {
+        &self.id
+    }
+
+    pub(crate) fn created(&self) -> u64 {
+        self.created
+    }
+
+    pub(crate) fn generate(&self) -> &dyn Generate {
+        &*self.generate
+    }
+
+    pub(crate) fn language(&self) -> &dyn Language {
+        &*self.language
+    }
+
+    pub(crate) fn defaults(&self) -> &Defaults {
+        &self.defaults
+    }
+
+    pub(crate) fn style(&self) -> Style {
+        self.style
+    }
+
+    /// The grammar compiler, made when it is first needed: it takes a walk over the whole vocabulary.
+    pub(crate) fn grammars(&self) -> Result<&GrammarCompiler, Error> {
+        let compiler = self.grammars.get_or_init(|| GrammarCompiler::new(vocabulary(&*self.language)));
+        compiler.as_ref().map_err(|error| refusal("response_format", error))
+    }
+
+    /// Compiles the grammar that `param` asks for.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRequest`] naming what can't be enforced.
+    pub(crate) fn constraint(&self, param: &str, grammar: &Grammar) -> Result<Box<dyn Constraint>, Error> {
+        self.grammars()?.compile(grammar).map_err(|error| refusal(param, &error))
+    }
+
+    /// As [`Model::constraint`], from the first `trigger` in the answer on.
+    pub(crate) fn constraint_after(
+        &self,
+        trigger: &str,
+        param: &str,
+        grammar: &Grammar,
+    ) -> Result<Box<dyn Constraint>, Error> {
+        self.grammars()?.compile_after(trigger, grammar).map_err(|error| refusal(param, &error))
+    }
+}
+
+fn refusal(param: &str, error: &GrammarError) -> Error {
+    Error::invalid(param, error.to_string())
+}
+
+fn vocabulary(language: &dyn Language) -> Vocabulary {
+    let size = u32::try_from(language.vocabulary_size()).unwrap_or(u32::MAX);
+    let text = |token: u32| {
+        let bytes = language.token_bytes(token).to_vec();
+        match language.is_control(token) {
+            true => TokenText::Control(String::from_utf8_lossy(&bytes).into_owned()),
+            false => TokenText::Bytes(bytes),
+        }
+    };
+    Vocabulary { tokens: (0..size).map(text).collect(), end: language.end_tokens() }
+}
+
+impl fmt::Debug for Model {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Model").field("id", &self.id).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,100 @@
+//! What is asked for when a model is to be loaded, and who can do it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lichen_api::{Error, Fields};
+
+use crate::Model;
+
+/// Told now and then how much of a load is done, 0 to 1.
+pub type Progress = Arc<dyn Fn(f32) + Send + Sync>;
+
+/// A model to be loaded, with the options that a model has.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LoadOrder {
+    /// A path, a name from the catalogue or a reference.
+    pub reference: String,
+    /// The name that requests use.
+    pub name: String,
+    /// What changes the defaults.
+    pub options: ModelOptions,
+    /// How long it may stay without a request.
+    pub ttl: Option<Duration>,
+    /// Leaves only when told to.
+    pub pinned: bool,
+}
+
+/// Limits of one model; `None` leaves the server's default.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ModelOptions {
+    /// Most tokens of prompt and answer together.
+    pub ctx_cap: Option<u32>,
+    /// Most sessions whose state is kept.
+    pub max_sessions: Option<usize>,
+    /// Most requests that run at once.
+    pub max_concurrent: Option<usize>,
+    /// Most tokens of thinking.
+    pub reasoning_budget: Option<usize>,
+}
+
+impl ModelOptions {
+    /// Reads the options of a body.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRequest`] naming the field.
+    pub(crate) fn read(fields: &Fields) -> Result<Self, Error> {
+        let ctx_cap = fields.count("ctx_cap", 1)?;
+        let ctx_cap = ctx_cap.map(|cap| {
+            u32::try_from(cap).map_err(|_| Error::invalid("ctx_cap", format!("is larger than {}", u32::MAX)))
+        });
+        Ok(Self {
+            ctx_cap: ctx_cap.transpose()?,
+            max_sessions: fields.count("max_sessions", 0)?,
+            max_concurrent: fields.count("max_concurrent", 1)?,
+            reasoning_budget: fields.count("reasoning_budget", 0)?,
+        })
+    }
+}
+
+impl LoadOrder {
+    /// Reads the body of a load request: `model` (or `model_id`), `name`, options, `ttl` in seconds, `pinned`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRequest`] naming the field.
+    pub(crate) fn read(fields: &Fields, default_name: impl Fn(&str) -> String) -> Result<Self, Error> {
+        let reference = fields.text("model")?.or(fields.text("model_id")?);
+        let reference = reference.ok_or_else(|| {
+            Error::invalid("model", "is missing: a path, a name from the catalogue or a reference")
+        })?;
+        let name = fields.text("name")?.map_or_else(|| default_name(reference), str::to_owned);
+        if name.is_empty() || name.len() > 256 {
+            return Err(Error::invalid("name", "must have 1 to 256 bytes"));
+        }
+        Ok(Self {
+            reference: reference.to_owned(),
+            name,
+            options: ModelOptions::read(fields)?,
+            ttl: fields.count("ttl", 1)?.map(|seconds| Duration::from_secs(seconds as u64)),
+            pinned: fields.flag("pinned")?.unwrap_or(false),
+        })
+    }
+}
+
+/// Loads models: the one part of a server that knows files and engines.
+pub trait Loader: Send + Sync {
+    /// The name of a model that was given none.
+    fn name(&self, reference: &str) -> String;
+
+    /// Bytes that a model will take, as far as that can be told without fetching it. Blocks.
+    ///
+    /// # Errors
+    /// It can't be found or read; for the user to read.
+    fn estimate(&self, order: &LoadOrder) -> Result<u64, String>;
+
+    /// Fetches and loads a model. Blocks.
+    ///
+    /// # Errors
+    /// Why it can't be; for the user to read.
+    fn load(&self, order: &LoadOrder, progress: Progress) -> Result<Model, String>;
+}
