@@ -79,7 +79,7 @@ struct Shared {
 }
 
 impl GrammarCompiler {
-    /// Prepares a vocabulary; for 150 000 tokens this takes some tenths of a second.
+    /// Prepares a vocabulary; for 150 000 tokens this takes a second or two.
     ///
     /// # Errors
     /// [`GrammarError::Vocabulary`].
@@ -152,8 +152,12 @@ impl GrammarCompiler {
 
     fn build(&self, source: &Source) -> Result<Matcher, GrammarError> {
         let compile = || {
-            let matcher = Matcher::new(self.shared.factory.create_parser(source.grammar()));
-            matcher.get_error().map_or(Ok(matcher), |reason| Err(GrammarError::from_engine(&reason)))
+            let mut matcher = Matcher::new(self.shared.factory.create_parser(source.grammar()));
+            // The first mask shows now what would else be an error in the middle of an answer.
+            match matcher.compute_mask_or_eos() {
+                Ok(_) => Ok(matcher),
+                Err(reason) => Err(GrammarError::from_engine(&reason.to_string())),
+            }
         };
         std::thread::scope(|scope| {
             let builder = std::thread::Builder::new().name("grammar".to_owned()).stack_size(STACK_BYTES);

@@ -46,6 +46,9 @@ const UNSUPPORTED: [(&str, &str, &str); 8] = [
     ("multipleOf", "multipleOf", "the number has too many digits"),
 ];
 
+/// How the engine says that no token goes on.
+const NO_TOKEN: &str = "NoExtensionBias";
+
 /// Words in the grammar engine's messages that tell that a limit was reached.
 const TOO_LARGE: [&str; 6] = ["too large", "too big", "too complex", "fuel", "limit", "stack level"];
 
@@ -68,11 +71,21 @@ impl GrammarError {
         if let Some((_, construct, reason)) = known {
             return Self::unsupported(*construct, *reason);
         }
-        // Panics of the engine come with a backtrace, which is of no use to the author.
-        let reason = message.split("\n<backtrace>").next().unwrap_or(message).trim();
-        if TOO_LARGE.iter().any(|words| reason.contains(words)) {
-            return Self::unsupported("a grammar of this size", reason);
+        if TOO_LARGE.iter().any(|words| message.contains(words)) {
+            return Self::unsupported("a grammar of this size", engine_reason(message));
+        }
+        let reason = message.split("\n<").next().unwrap_or(message).trim();
+        if reason == NO_TOKEN {
+            return Self::invalid("no text follows it");
         }
         Self::invalid(reason)
+    }
+}
+
+/// The first line of the engine's `message`: after it come backtraces and states.
+pub(crate) fn engine_reason(message: &str) -> String {
+    match message.lines().next().unwrap_or_default() {
+        NO_TOKEN => "the grammar allows no token of this vocabulary here".to_owned(),
+        line => line.to_owned(),
     }
 }

@@ -1,6 +1,7 @@
 //! A compiled grammar at work.
 
 use crate::Vocabulary;
+use crate::error::engine_reason;
 use crate::trigger::Trigger;
 use lichen_generate::Constraint;
 use llguidance::Matcher;
@@ -30,14 +31,14 @@ impl GrammarConstraint {
     /// Whether the grammar is complete and nothing can follow.
     fn is_complete(&self) -> Result<bool, String> {
         match self.matcher.get_error() {
-            Some(reason) => Err(first_line(&reason)),
+            Some(reason) => Err(engine_reason(&reason)),
             None => Ok(self.ended || self.matcher.is_stopped()),
         }
     }
 
     fn may_end(&mut self) -> Result<bool, String> {
         Ok(self.is_complete()?
-            || self.matcher.is_accepting().map_err(|reason| first_line(&reason.to_string()))?)
+            || self.matcher.is_accepting().map_err(|reason| engine_reason(&reason.to_string()))?)
     }
 }
 
@@ -49,7 +50,7 @@ impl Constraint for GrammarConstraint {
         if self.is_complete()? {
             return keep_only(logits, &self.vocabulary.end);
         }
-        let allowed = self.matcher.compute_mask().map_err(|reason| first_line(&reason.to_string()))?;
+        let allowed = self.matcher.compute_mask().map_err(|reason| engine_reason(&reason.to_string()))?;
         apply(&allowed, logits, self.vocabulary.tokens.len())
     }
 
@@ -70,7 +71,7 @@ impl Constraint for GrammarConstraint {
         match self.matcher.try_consume_tokens(&[token]) {
             Ok(1) => Ok(()),
             Ok(_) => Err(format!("the grammar does not allow token {token} here")),
-            Err(reason) => Err(first_line(&reason.to_string())),
+            Err(reason) => Err(engine_reason(&reason.to_string())),
         }
     }
 
@@ -84,10 +85,6 @@ impl fmt::Debug for GrammarConstraint {
         let mut debug = formatter.debug_struct("GrammarConstraint");
         debug.field("trigger", &self.trigger).field("ended", &self.ended).finish_non_exhaustive()
     }
-}
-
-fn first_line(reason: &str) -> String {
-    reason.lines().next().unwrap_or("the grammar engine failed").to_owned()
 }
 
 /// Leaves the logits of `tokens` alone and makes all others impossible.

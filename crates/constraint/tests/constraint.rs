@@ -170,3 +170,26 @@ fn tokens_that_no_text_has_are_never_allowed() {
     constraint.mask(&mut logits).unwrap();
     assert!(logits[first as usize..].iter().all(|logit| *logit == f32::NEG_INFINITY));
 }
+
+#[test]
+fn a_grammar_that_no_text_follows_is_refused_when_it_is_compiled() {
+    for grammar in [
+        Grammar::Lark("start: a\na: b\nb: a".to_owned()),
+        Grammar::Gbnf("root ::= root".to_owned()),
+        Grammar::JsonSchema(json!({"$ref": "#"})),
+    ] {
+        let refused = compiler().compile(&grammar).unwrap_err();
+        assert_eq!(refused, GrammarError::Invalid { reason: "no text follows it".to_owned() });
+    }
+}
+
+#[test]
+fn a_token_that_the_vocabulary_lacks_is_an_error() {
+    let tokens = vec![TokenText::Bytes(b"a".to_vec()), TokenText::Control("<end>".to_owned())];
+    let compiler = GrammarCompiler::new(Vocabulary { tokens, end: vec![1] }).unwrap();
+    let mut constraint = compiler.compile(&Grammar::Lark("start: \"a\" \"b\"".to_owned())).unwrap();
+    constraint.accept(0).unwrap();
+    assert!(constraint.mask(&mut [0.0; 2]).unwrap_err().contains("no token"));
+    assert!(constraint.mask(&mut [0.0; 2]).unwrap_err().contains("no token"), "and stays one");
+    assert!(constraint.accept(7).is_err());
+}

@@ -20,12 +20,8 @@ fn check_walks(source: &Value, walks: u64) -> usize {
     let finished = (0..walks).filter_map(|seed| {
         let mut constraint = compiler.compile(&schema(source.clone())).unwrap();
         let text = walk(constraint.as_mut(), &mut Random(seed))?;
-        match serde_json::from_str::<Value>(&text) {
-            Ok(instance) => assert!(validator.is_valid(&instance), "{source} allowed {text}"),
-            // Valid JSON all the same.
-            Err(reason) => {
-                assert!(reason.to_string().contains("number out of range"), "{source} allowed {text}")
-            }
+        if let Some(instance) = common::read(&text) {
+            assert!(validator.is_valid(&instance), "{source} allowed {text}");
         }
         Some(())
     });
@@ -40,11 +36,7 @@ fn an_object_of_any_kind_is_json_on_one_line() {
         let mut constraint = compiler.compile(&Grammar::JsonObject).unwrap();
         let Some(text) = walk(constraint.as_mut(), &mut Random(seed)) else { continue };
         assert!(!text.contains('\n') && text.starts_with('{'), "{text}");
-        match serde_json::from_str::<Value>(&text) {
-            Ok(value) => assert!(value.is_object()),
-            // Valid JSON all the same.
-            Err(reason) => assert!(reason.to_string().contains("number out of range"), "{text}"),
-        }
+        assert!(common::read(&text).is_none_or(|value| value.is_object()), "{text}");
         finished += 1;
     }
     assert!(finished > 30);
@@ -133,7 +125,9 @@ fn what_can_not_be_enforced_is_refused_by_name() {
         ("$schema", json!({"$schema": "https://example.com/meta"})),
         ("minimum", json!({"minimum": 1e20})),
         ("const", json!({"const": 9_007_199_254_740_993_u64})),
-        ("multipleOf", json!({"multipleOf": 0.123_456_789})),
+        ("const", json!({"enum": ["a\u{1}"]})),
+        ("multipleOf", json!({"multipleOf": 0.123_456_789_012})),
+        ("multipleOf", json!({"allOf": [{"multipleOf": 70_001}, {"multipleOf": 3}]})),
         ("exclusiveMinimum/exclusiveMaximum", json!({"exclusiveMinimum": 0, "maximum": 0.5})),
         (
             "patternProperties",
@@ -150,7 +144,9 @@ fn what_can_not_be_enforced_is_refused_by_name() {
 
 #[test]
 fn patterns_that_are_not_regular_are_refused() {
-    for pattern in ["(?=a)b", "(a)\\1", "\\bword\\b", "(?<!a)b", "(?i:a)", "a{x}", "[]", "\\ud800"] {
+    for pattern in
+        ["(?=a)b", "(a)\\1", "\\bword\\b", "(?<!a)b", "(?i:a)", "a{x}", "a\\x01", "[\\x7f]", "[]", "\\ud800"]
+    {
         let refused = compiler().compile(&schema(json!({"type": "string", "pattern": pattern}))).unwrap_err();
         assert!(matches!(refused, GrammarError::Unsupported { .. }), "{pattern}: {refused}");
     }

@@ -135,7 +135,9 @@ impl<'s> FollowSets<'s> {
                 is_changed
             }
             Part::Alternatives(parts) => {
-                parts.iter().map(|part| self.follow(part, after)).fold(false, std::ops::BitOr::bitor)
+                let mut is_changed = false;
+                parts.iter().for_each(|part| is_changed |= self.follow(part, after));
+                is_changed
             }
             Part::Repeat(part, _, most) => {
                 let mut after = after.clone();

@@ -3,8 +3,8 @@
 use crate::GrammarError;
 use std::collections::HashMap;
 
-/// Deepest nesting of groups.
-const MOST_DEPTH: usize = 100;
+/// Deepest nesting of groups; the engine takes 30 levels of parentheses.
+const MOST_DEPTH: usize = 25;
 /// Largest number of repetitions.
 const MOST_REPETITIONS: u32 = 10_000;
 
@@ -140,6 +140,7 @@ impl<'s> Parser<'s> {
 
     fn sequence(&mut self, depth: usize) -> Result<Node, GrammarError> {
         let mut parts = Vec::new();
+        let mut is_repeated = true;
         loop {
             self.space(depth > 0);
             let Some(next) = self.peek() else { break };
@@ -153,11 +154,12 @@ impl<'s> Parser<'s> {
                     Node::AnyCharacter
                 }
                 '*' | '+' | '?' | '{' => {
-                    let repeated = parts.pop().filter(|part| !matches!(part, Node::Repeat(..)));
-                    let repeated =
-                        repeated.ok_or_else(|| self.invalid(format!("{next} has nothing to repeat")))?;
+                    let part = parts.pop().filter(|_| !is_repeated);
+                    let part = part.ok_or_else(|| self.invalid(format!("{next} has nothing to repeat")))?;
                     let (least, most) = self.repetition()?;
-                    Node::Repeat(Box::new(repeated), least, most)
+                    parts.push(Node::Repeat(Box::new(part), least, most));
+                    is_repeated = true;
+                    continue;
                 }
                 '<' | '!' => {
                     let reason = format!("line {}: write the token's text as a literal", self.line());
@@ -166,6 +168,7 @@ impl<'s> Parser<'s> {
                 _ => Node::Rule(self.name()?),
             };
             parts.push(part);
+            is_repeated = false;
         }
         Ok(if parts.len() == 1 { parts.remove(0) } else { Node::Sequence(parts) })
     }

@@ -54,7 +54,7 @@ pub(crate) fn lower(schema: &Value) -> Result<String, GrammarError> {
     }
     let mut lowering = Lowering::new(schema)?;
     let root = lowering.schema(schema, 0)?;
-    lowering.numbers.check()?;
+    lowering.numbers.check(!lowering.definitions.is_empty())?;
     let mut root = match root {
         Value::Object(root) => root,
         Value::Bool(true) => Map::new(),
@@ -166,6 +166,9 @@ impl<'s> Lowering<'s> {
                 "enum" => drop(applied.insert(keyword.to_owned(), self.values(value)?)),
                 // Drafts say differently what these mean together.
                 "items" | "prefixItems" | "additionalItems" => {}
+                "contentMediaType" | "contentEncoding" if self.references.draft().asserts_content() => {
+                    return Err(unenforceable(keyword));
+                }
                 _ if UNENFORCEABLE.contains(&keyword) => return Err(unenforceable(keyword)),
                 // Numbers are rewritten together. Identifiers and annotations assert nothing; neither do unknown
                 // keywords, by the standard.
@@ -258,17 +261,29 @@ impl<'s> Lowering<'s> {
         values.iter().map(|value| self.value(value)).collect()
     }
 
-    /// Checks the numbers of a value that is to be written as it is.
+    /// Checks that a value can be written as it is.
     fn value(&mut self, value: &Value) -> Result<Value, GrammarError> {
         self.count(1)?;
         match value {
             Value::Number(number) => number::check_exact("const", number)?,
+            Value::String(text) if text.contains(has_no_escape) => {
+                return Err(GrammarError::unsupported(
+                    "const",
+                    "it has a control character without a short escape",
+                ));
+            }
             Value::Array(items) => items.iter().try_for_each(|item| self.value(item).map(drop))?,
             Value::Object(members) => members.values().try_for_each(|member| self.value(member).map(drop))?,
             _ => {}
         }
         Ok(value.clone())
     }
+}
+
+/// JSON can write it as `\u` and four digits alone, which is not among the escapes that are allowed; the engine would
+/// leave it out of a literal.
+fn has_no_escape(character: char) -> bool {
+    character.is_ascii_control() && !"\n\r\t\x08\x0c".contains(character)
 }
 
 fn unenforceable(keyword: &str) -> GrammarError {

@@ -18,6 +18,8 @@ pub(super) struct Numbers {
     fractional: BTreeSet<i64>,
     /// All `multipleOf`, as coefficient and digits after the decimal point.
     multiples: BTreeSet<(u64, u32)>,
+    /// How often there is a `multipleOf`.
+    occurrences: usize,
 }
 
 impl Numbers {
@@ -39,6 +41,7 @@ impl Numbers {
         }
         if let Some(multiple) = keywords.get("multipleOf") {
             self.multiples.insert(decimal(multiple)?);
+            self.occurrences += 1;
             simple.insert("multipleOf".to_owned(), multiple.clone());
         }
         Ok(())
@@ -65,7 +68,7 @@ impl Numbers {
     }
 
     /// Refuses what would be enforced only nearly.
-    pub(super) fn check(&self) -> Result<(), GrammarError> {
+    pub(super) fn check(&self, has_references: bool) -> Result<(), GrammarError> {
         // Between 0 and 0.5 the engine would allow 0 itself.
         if let Some(bound) = self.exclusive.intersection(&self.fractional).next() {
             let reason = format!(
@@ -73,12 +76,13 @@ impl Numbers {
             );
             return Err(GrammarError::unsupported("exclusiveMinimum/exclusiveMaximum", reason));
         }
-        // The engine multiplies them when schemas are intersected, in 32 bits.
+        // Where schemas are intersected, the engine multiplies two common multiples in 32 bits.
         let digits = self.multiples.iter().map(|(_, digits)| *digits).max().unwrap_or(0);
-        let scaled =
-            self.multiples.iter().map(|(coefficient, _)| coefficient.checked_mul(10_u64.pow(digits)));
-        let product = scaled.reduce(|product, factor| product?.checked_mul(factor?)).unwrap_or(Some(1));
-        if product.is_none_or(|product| product > u64::from(u32::MAX)) {
+        let scaled = self.multiples.iter().map(|(coefficient, own)| coefficient * 10_u64.pow(digits - own));
+        let common = scaled
+            .fold(1_u64, |common, number| least_common_multiple(common, number).min(u64::from(u32::MAX)));
+        let is_alone = self.occurrences <= 1 && !has_references;
+        if common > u64::from(u16::MAX) && !is_alone {
             return Err(GrammarError::unsupported("multipleOf", "the numbers have too many digits together"));
         }
         Ok(())
@@ -96,6 +100,14 @@ pub(super) fn check_exact(keyword: &str, number: &Number) -> Result<(), GrammarE
     Ok(())
 }
 
+fn least_common_multiple(one: u64, other: u64) -> u64 {
+    let (mut divisor, mut rest) = (one, other);
+    while rest != 0 {
+        (divisor, rest) = (rest, divisor % rest);
+    }
+    one / divisor * other
+}
+
 /// A `multipleOf` as coefficient and digits after the decimal point.
 fn decimal(multiple: &Value) -> Result<(u64, u32), GrammarError> {
     let number = multiple.as_f64().filter(|number| *number > 0.0);
@@ -109,7 +121,7 @@ fn decimal(multiple: &Value) -> Result<(u64, u32), GrammarError> {
     let mut scaled = number;
     (0..fraction.len()).for_each(|_| scaled *= 10.0);
     match coefficient {
-        Some(coefficient) if fraction.len() <= 6 && scaled == coefficient as f64 => {
+        Some(coefficient) if fraction.len() <= 9 && scaled == coefficient as f64 => {
             Ok((coefficient, fraction.len() as u32))
         }
         _ => {

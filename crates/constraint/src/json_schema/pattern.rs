@@ -2,7 +2,9 @@
 //!
 //! Every construct is read and written anew, so that none can mean something else there.
 
+use super::has_no_escape;
 use crate::GrammarError;
+use regex_syntax::hir::{Class, Hir, HirKind};
 use std::iter::Peekable;
 use std::str::Chars;
 
@@ -29,7 +31,10 @@ pub(super) fn lower(pattern: &str) -> Result<String, GrammarError> {
     let mut reader = Reader { pattern, rest: pattern.chars().peekable(), written: String::new() };
     reader.alternatives(0)?;
     match reader.rest.next() {
-        None => Ok(reader.written),
+        None => {
+            reader.check_characters()?;
+            Ok(reader.written)
+        }
         Some(_) => Err(reader.invalid("a parenthesis closes nothing")),
     }
 }
@@ -57,6 +62,31 @@ impl Reader<'_> {
             format!("pattern {:?}", self.pattern),
             format!("{construct} is not regular, or not supported"),
         )
+    }
+
+    /// Refuses what the engine would leave out of literals.
+    fn check_characters(&self) -> Result<(), GrammarError> {
+        let parsed = regex_syntax::parse(&self.written);
+        let parsed = parsed.map_err(|reason| {
+            let reason = reason.to_string();
+            self.invalid(reason.lines().last().unwrap_or_default())
+        })?;
+        let mut open: Vec<&Hir> = vec![&parsed];
+        while let Some(node) = open.pop() {
+            open.extend(node.kind().subs());
+            let is_left_out = match node.kind() {
+                HirKind::Literal(literal) => literal.0.iter().any(|&byte| has_no_escape(char::from(byte))),
+                HirKind::Class(Class::Unicode(class)) => {
+                    let mut single = class.ranges().iter().filter(|range| range.start() == range.end());
+                    single.any(|range| has_no_escape(range.start()))
+                }
+                _ => false,
+            };
+            if is_left_out {
+                return Err(self.unsupported("a control character without a short escape"));
+            }
+        }
+        Ok(())
     }
 
     fn next(&mut self) -> Result<char, GrammarError> {

@@ -40,6 +40,11 @@ impl Draft {
         self <= Self::Draft7
     }
 
+    /// Validators may check the keywords for the content of strings.
+    pub(super) fn asserts_content(self) -> bool {
+        matches!(self, Self::Draft6 | Self::Draft7)
+    }
+
     fn identifier(self) -> &'static str {
         if self == Self::Draft4 { "id" } else { "$id" }
     }

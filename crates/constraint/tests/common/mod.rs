@@ -1,51 +1,52 @@
 //! A small vocabulary, and ways to drive a constraint with it.
 
-#![allow(unreachable_pub, dead_code, clippy::unwrap_used, reason = "shared by several test programs")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+#![allow(dead_code, reason = "each test file uses a part of it")]
 
 use lichen_constraint::{Grammar, GrammarCompiler, TokenText, Vocabulary};
 use lichen_generate::Constraint;
 
 /// Token that opens a call, a control token.
-pub const CALL: u32 = 256;
+pub(crate) const CALL: u32 = 256;
 /// The end-of-generation tokens.
-pub const END: [u32; 2] = [257, 258];
+pub(crate) const END: [u32; 2] = [257, 258];
 /// Pieces of text that are longer than a byte.
 const PIECES: [&str; 12] = ["{\"", "\":", ", ", ": ", "true", "\",", "}}", "12", "ab", "é", "\"}", "[["];
 
 /// All bytes, some control tokens, and some longer pieces.
-pub fn vocabulary() -> Vocabulary {
+pub(crate) fn vocabulary() -> Vocabulary {
     let mut tokens: Vec<TokenText> = (0..=u8::MAX).map(|byte| TokenText::Bytes(vec![byte])).collect();
     tokens.extend(["<call>", "<end>", "<end of turn>"].map(|name| TokenText::Control(name.to_owned())));
     tokens.extend(PIECES.map(|piece| TokenText::Bytes(piece.as_bytes().to_vec())));
     Vocabulary { tokens, end: END.to_vec() }
 }
 
-pub fn compiler() -> GrammarCompiler {
+pub(crate) fn compiler() -> GrammarCompiler {
     GrammarCompiler::new(vocabulary()).unwrap()
 }
 
 /// Tokens that may come next.
-pub fn allowed(constraint: &mut dyn Constraint) -> Vec<u32> {
+pub(crate) fn allowed(constraint: &mut dyn Constraint) -> Vec<u32> {
     let mut logits = vec![0.0; vocabulary().tokens.len()];
     constraint.mask(&mut logits).unwrap();
     (0..logits.len() as u32).filter(|&token| logits[token as usize] == 0.0).collect()
 }
 
 /// Whether all of `text` is allowed, byte by byte, and may end there.
-pub fn follows(mut constraint: Box<dyn Constraint>, text: &str) -> bool {
+pub(crate) fn follows(mut constraint: Box<dyn Constraint>, text: &str) -> bool {
     text.bytes().all(|byte| constraint.accept(u32::from(byte)).is_ok()) && constraint.accept(END[0]).is_ok()
 }
 
 /// As [`follows`], from a grammar.
-pub fn accepts(grammar: &Grammar, text: &str) -> bool {
+pub(crate) fn accepts(grammar: &Grammar, text: &str) -> bool {
     follows(compiler().compile(grammar).unwrap(), text)
 }
 
 /// SplitMix64 (Steele, Lea, Flood 2014).
-pub struct Random(pub u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    pub fn below(&mut self, bound: usize) -> usize {
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -55,7 +56,7 @@ impl Random {
 }
 
 /// Chooses allowed tokens by chance until an end token comes; `None` if it does not come in time.
-pub fn walk(constraint: &mut dyn Constraint, random: &mut Random) -> Option<String> {
+pub(crate) fn walk(constraint: &mut dyn Constraint, random: &mut Random) -> Option<String> {
     let tokens = vocabulary().tokens;
     let patience = 10 + random.below(60);
     let mut text = Vec::new();
@@ -73,4 +74,16 @@ pub fn walk(constraint: &mut dyn Constraint, random: &mut Random) -> Option<Stri
         }
     }
     None
+}
+
+/// Reads what a walk wrote, which must be JSON; `None` if it has a number that the reader rounds or has no room for.
+pub(crate) fn read(text: &str) -> Option<serde_json::Value> {
+    let is_rounded = text.split(|other: char| !other.is_ascii_digit()).any(|digits| digits.len() > 15);
+    match serde_json::from_str(text) {
+        Ok(instance) => (!is_rounded).then_some(instance),
+        Err(reason) => {
+            assert!(reason.to_string().contains("number out of range"), "{text}: {reason}");
+            None
+        }
+    }
 }
