@@ -54,15 +54,6 @@ fn logprob(token: &TokenLogprob) -> Value {
     value
 }
 
-/// The reason in OpenAI's words.
-pub(crate) fn finish_reason(finish: &Finish) -> &'static str {
-    match finish {
-        Finish::Stop | Finish::StopText(_) => "stop",
-        Finish::Length => "length",
-        Finish::ToolCalls => "tool_calls",
-    }
-}
-
 fn tool_call(call: &Call) -> Value {
     json!({"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}})
 }
@@ -94,7 +85,7 @@ impl Encoder for ChatEncoder {
     }
 
     fn end(&mut self, choice: usize, finish: Finish) -> Vec<Sse> {
-        vec![self.delta(choice, json!({}), Value::Null, json!(finish_reason(&finish)))]
+        vec![self.delta(choice, json!({}), Value::Null, json!(finish.name()))]
     }
 
     fn finish(&mut self, usage: Usage) -> Vec<Sse> {
@@ -123,7 +114,7 @@ impl Encoder for ChatEncoder {
                 if !reply.calls.is_empty() {
                     message["tool_calls"] = reply.calls.iter().map(tool_call).collect();
                 }
-                let reason = reply.finish.as_ref().map(finish_reason);
+                let reason = reply.finish.as_ref().map(Finish::name);
                 json!({"index": index, "message": message, "logprobs": self.logprobs(&reply.logprobs),
                 "finish_reason": reason})
             })

@@ -2,7 +2,6 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::chat_encoder::finish_reason;
 use crate::{Encoder, Error, Finish, Piece, Reply, Sse, TokenLogprob, Usage};
 
 /// What stays the same over all chunks of one answer.
@@ -101,7 +100,7 @@ impl Encoder for CompletionEncoder {
     }
 
     fn end(&mut self, choice: usize, finish: Finish) -> Vec<Sse> {
-        vec![self.text(choice, "", Value::Null, json!(finish_reason(&finish)))]
+        vec![self.text(choice, "", Value::Null, json!(finish.name()))]
     }
 
     fn finish(&mut self, usage: Usage) -> Vec<Sse> {
@@ -121,7 +120,7 @@ impl Encoder for CompletionEncoder {
                 None => Value::Null,
             };
             json!({"index": index, "text": format!("{echo}{}", reply.text), "logprobs": logprobs,
-                "finish_reason": reply.finish.as_ref().map(finish_reason)})
+                "finish_reason": reply.finish.as_ref().map(Finish::name)})
         });
         let mut whole = self.envelope(choices.collect());
         whole["usage"] = usage.json();

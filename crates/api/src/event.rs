@@ -59,6 +59,17 @@ pub enum Finish {
     ToolCalls,
 }
 
+impl Finish {
+    /// The reason in OpenAI's words.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Stop | Self::StopText(_) => "stop",
+            Self::Length => "length",
+            Self::ToolCalls => "tool_calls",
+        }
+    }
+}
+
 /// One answer put together from its pieces.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Reply {

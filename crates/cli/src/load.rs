@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use lichen_backend::Executor;
-use lichen_cpu::{CpuConfig, Numerics};
+use lichen_cpu::{CpuConfig, Numerics, PAGE_TOKENS};
 use lichen_engine::{Engine, EngineConfig};
 use lichen_format::{Checkpoint, Metadata};
 use lichen_generate::Pooling;
@@ -266,8 +266,7 @@ pub(crate) fn start(
     let executor = opened.executor(compute)?;
     let (number_bytes, page_tokens) = (compute.kv_number_bytes(), executor.page_tokens());
     let config = limits.config(queue, &opened.spec, number_bytes, page_tokens);
-    let kv_bytes = config.kv_bytes_per_token * (config.kv_pages * page_tokens) as u64;
-    let bytes = opened.spec.weight_bytes(&opened.checkpoint)? + kv_bytes;
+    let bytes = opened.bytes(&config, page_tokens)?;
     let engine = Engine::start(executor, language.tokenizer.clone(), config)
         .context("the engine's thread could not be started")?;
     Ok(Loaded {
@@ -289,14 +288,14 @@ impl Opened {
     /// # Errors
     /// A tensor is missing.
     pub(crate) fn estimate(&self, compute: &ComputeArgs, queue: &QueueArgs, limits: Limits) -> Result<u64> {
-        let config = limits.config(queue, &self.spec, compute.kv_number_bytes(), PAGE_TOKENS);
-        let kv_bytes = config.kv_bytes_per_token * (config.kv_pages * PAGE_TOKENS) as u64;
+        self.bytes(&limits.config(queue, &self.spec, compute.kv_number_bytes(), PAGE_TOKENS), PAGE_TOKENS)
+    }
+
+    fn bytes(&self, config: &EngineConfig, page_tokens: usize) -> Result<u64> {
+        let kv_bytes = config.kv_bytes_per_token * (config.kv_pages * page_tokens) as u64;
         Ok(self.spec.weight_bytes(&self.checkpoint)? + kv_bytes)
     }
 }
-
-/// Tokens of a page in estimates; what the backend really takes may differ a little.
-const PAGE_TOKENS: usize = 64;
 
 impl Loaded {
     /// Applies new limits to the running engine; the weights stay as they are.

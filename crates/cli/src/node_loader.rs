@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result};
 use lichen_hub::{Hub, Reference};
-use lichen_server::{Defaults, LoadOrder, Loader, Model, ModelOptions, Progress};
+use lichen_server::{LoadOrder, Loader, Model, ModelOptions, Progress};
 
 use crate::load::{self, ComputeArgs, Limits, QueueArgs};
 use crate::output;
@@ -25,20 +25,19 @@ impl NodeLoader {
     fn try_load(&self, order: &LoadOrder, progress: &dyn lichen_hub::Progress) -> Result<Model> {
         let reference: Reference = order.reference.parse()?;
         let path = self.hub.pull(&reference, progress)?.path;
-        let limits = limits(&order.options)?;
+        let limits = limits_of(&order.options)?;
         let opened = load::open_file(path, limits.ctx_cap)?;
         let loaded = load::start(opened, &self.compute, &self.queue, limits)?;
-        let (limiter, queue, before) = (loaded.limiter(), self.queue.clone(), order.options.clone());
+        let (limiter, queue) = (loaded.limiter(), self.queue.clone());
         let change = move |options: &ModelOptions| -> Result<(), String> {
-            let limits = limits_after(&before, options).map_err(|error| format!("{error:#}"))?;
-            limiter(&queue, limits).map_err(|error| format!("{error:#}"))
+            let changed = limits_of(options).and_then(|limits| limiter(&queue, limits));
+            changed.map_err(|error| format!("{error:#}"))
         };
-        let defaults = Defaults { reasoning_budget: order.options.reasoning_budget, ..Defaults::default() };
         Ok(Model::new(&order.name, loaded.engine, loaded.language)
             .with_pooling(loaded.pooling)
             .with_bytes(loaded.bytes)
             .with_ttl(order.ttl)
-            .with_defaults(defaults)
+            .with_options(order.options.clone())
             .with_change(Box::new(change)))
     }
 
@@ -58,7 +57,7 @@ impl NodeLoader {
             _ => None,
         };
         let Some(path) = here else { return Ok(0) };
-        let limits = limits(&order.options)?;
+        let limits = limits_of(&order.options)?;
         load::open_file(path, limits.ctx_cap)?.estimate(&self.compute, &self.queue, limits)
     }
 }
@@ -85,22 +84,18 @@ impl Loader for NodeLoader {
 }
 
 /// The limits that options ask for.
-pub(crate) fn limits(options: &ModelOptions) -> Result<Limits> {
-    limits_after(&ModelOptions::default(), options)
-}
-
-/// The limits after a change of some of them.
-fn limits_after(before: &ModelOptions, options: &ModelOptions) -> Result<Limits> {
+fn limits_of(options: &ModelOptions) -> Result<Limits> {
     let defaults = Limits::default();
-    let max_concurrent = options.max_concurrent.or(before.max_concurrent);
-    let ctx_cap = options.ctx_cap.or(before.ctx_cap);
     Ok(Limits {
-        ctx_cap: ctx_cap.map(|cap| NonZeroU32::new(cap).context("ctx_cap must be at least 1")).transpose()?,
-        max_concurrent: match max_concurrent {
+        ctx_cap: options
+            .ctx_cap
+            .map(|cap| NonZeroU32::new(cap).context("ctx_cap must be at least 1"))
+            .transpose()?,
+        max_concurrent: match options.max_concurrent {
             Some(count) => NonZeroUsize::new(count).context("max_concurrent must be at least 1")?,
             None => defaults.max_concurrent,
         },
-        max_sessions: options.max_sessions.or(before.max_sessions).unwrap_or(defaults.max_sessions),
+        max_sessions: options.max_sessions.unwrap_or(defaults.max_sessions),
     })
 }
 

@@ -1,5 +1,5 @@
-//! What a constraint costs per token: prints microseconds per mask, accept and fork over a vocabulary of 150 000
-//! tokens. Run with `cargo run --release -p lichen-constraint --example mask_cost`.
+//! What a constraint costs per token: prints microseconds per mask, accept and fork over a vocabulary of 150
+//! 000 tokens. Run with `cargo run --release -p lichen-constraint --example mask_cost`.
 
 #![allow(clippy::print_stdout, reason = "its output is what it is for")]
 #![allow(clippy::unwrap_used, reason = "there is nobody to handle an error")]
@@ -91,7 +91,8 @@ fn main() {
         "name": {"type": "string", "maxLength": 40}, "age": {"type": "integer", "minimum": 0, "maximum": 150},
         "email": {"type": "string", "format": "email"}, "role": {"enum": ["admin", "author", "reader"]},
         "tags": {"type": "array", "items": {"type": "string", "pattern": "^[a-z]+$"}, "maxItems": 8},
-        "address": {"type": "object", "properties": {"street": {"type": "string"}, "city": {"type": "string"}},
+        "address": {"type": "object",
+            "properties": {"street": {"type": "string"}, "city": {"type": "string"}},
             "required": ["street", "city"], "additionalProperties": false}},
         "required": ["name", "age", "role", "tags"], "additionalProperties": false});
     let gbnf = "root ::= \"[\" ws value (\",\" ws value)* \"]\" ws\nvalue ::= root | string\n\

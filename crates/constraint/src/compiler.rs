@@ -13,7 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Compiled grammars that are kept.
 const CACHED: usize = 64;
-/// The grammar engine recurses over rules and properties; on a stack of its own it can't exhaust the caller's.
+/// The grammar engine recurses over rules and properties; on a stack of its own it can't exhaust the
+/// caller's.
 const STACK_BYTES: usize = 256 << 20;
 
 /// What an answer must look like.
@@ -119,7 +120,8 @@ impl GrammarCompiler {
         Ok(Box::new(GrammarConstraint::new(vocabulary, matcher, Trigger::new(trigger))))
     }
 
-    /// How a mark such as `<tool_call>` is written in Lark: by number if it is one control token, else as a string.
+    /// How a mark such as `<tool_call>` is written in Lark: by number if it is one control token, else as a
+    /// string.
     pub fn mark(&self, text: &str) -> String {
         match self.shared.control_tokens.get(text) {
             Some(token) => format!("<[{token}]>"),

@@ -58,8 +58,8 @@ fn json_prefix(text: &str) -> Result<(Value, usize), GrammarError> {
     }
 }
 
-/// Length of the comment, string, regular expression or special token that `text` begins with, else of a character;
-/// `None` if it has no end.
+/// Length of the comment, string, regular expression or special token that `text` begins with, else of a
+/// character; `None` if it has no end.
 fn token_length(text: &str) -> Option<usize> {
     let first = text.chars().next()?;
     match first {

@@ -6,6 +6,7 @@ mod common;
 
 use common::{allowed, compiler};
 use lichen_constraint::{Grammar, GrammarCompiler};
+use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -187,5 +188,74 @@ fn gbnf_grammars() {
     let compiler = compiler();
     for (name, source) in cases {
         check(&compiler, name, &Grammar::Gbnf(source));
+    }
+}
+
+/// Pieces of both grammar formats, and of broken ones.
+const WORDS: [&str; 40] = [
+    "root ",
+    "start",
+    "A",
+    "b",
+    "::= ",
+    ": ",
+    "\n",
+    "| ",
+    "(",
+    ")",
+    "*",
+    "+",
+    "?",
+    "{2,3}",
+    "{",
+    "}",
+    "[a-c]",
+    "[^",
+    "]",
+    "é",
+    "\"x\"",
+    "\"",
+    "\\",
+    "/a/",
+    "/",
+    "<a>",
+    "<[3]>",
+    "%json {}",
+    "%json",
+    "%ignore ",
+    "%regex",
+    "%lark {",
+    "~",
+    "&",
+    "@a",
+    "#",
+    "%llguidance {}",
+    "..",
+    "->",
+    "%if ",
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
+
+    #[test]
+    fn any_text_is_compiled_or_refused(
+        words in prop::collection::vec(prop_oneof![
+            prop::sample::select(WORDS.to_vec())
+                .prop_map(str::to_owned),
+            "\\PC",
+        ], 0..25),
+    ) {
+        for start in ["", "root ::= ", "start: "] {
+            // Either outcome is fine; a panic is not.
+            let _ = compiler().compile(&Grammar::from_text(&format!("{start}{}", words.concat())));
+        }
+    }
+
+    #[test]
+    fn any_pattern_is_compiled_or_refused(
+        pattern in "([a\\\\dwsbpuxc(){}\\[\\]*+?.^$|,0-9:<=!-]|\\PC){0,20}",
+    ) {
+        let _ = compiler().compile(&Grammar::JsonSchema(json!({"type": "string", "pattern": pattern})));
     }
 }

@@ -13,6 +13,9 @@ fn schema(schema: Value) -> Grammar {
     Grammar::JsonSchema(schema)
 }
 
+/// Cases per property.
+const CASES: u32 = 100;
+
 /// Every walk that ends gives an instance that an independent validator accepts; how many there were.
 fn check_walks(source: &Value, walks: u64) -> usize {
     let validator = jsonschema::options().should_validate_formats(true).build(source).unwrap();
@@ -48,10 +51,13 @@ fn an_object_of_any_kind_is_json_on_one_line() {
 #[test]
 fn finished_instances_are_valid() {
     let schemas = [
-        json!({"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer", "minimum": 0,
+        json!({"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer",
+            "minimum": 0,
             "maximum": 150}}, "required": ["name", "age"], "additionalProperties": false}),
-        json!({"type": "array", "items": {"enum": ["red", "green", 3, null, {"a": [1]}]}, "minItems": 1, "maxItems": 3}),
-        json!({"anyOf": [{"type": "string", "pattern": "^[a-f]+\\d$"}, {"type": "number", "multipleOf": 0.25}]}),
+        json!({"type": "array", "items": {"enum": ["red", "green", 3, null, {"a": [1]}]}, "minItems": 1,
+            "maxItems": 3}),
+        json!({"anyOf": [{"type": "string", "pattern": "^[a-f]+\\d$"},
+            {"type": "number", "multipleOf": 0.25}]}),
         json!({"oneOf": [
             {"type": "object", "properties": {"kind": {"const": "circle"}, "radius": {"type": "number"}},
                 "required": ["kind", "radius"], "additionalProperties": false},
@@ -60,7 +66,8 @@ fn finished_instances_are_valid() {
         json!({"$ref": "#/$defs/tree", "$defs": {"tree": {"type": "object", "properties": {
             "value": {"type": "integer"}, "children": {"type": "array", "items": {"$ref": "#/$defs/tree"}}},
             "required": ["value"], "additionalProperties": false}}}),
-        json!({"type": "object", "patternProperties": {"^x-": {"type": "boolean"}}, "additionalProperties": {"type":
+        json!({"type": "object", "patternProperties": {"^x-": {"type": "boolean"}},
+            "additionalProperties": {"type":
             "integer"}, "properties": {"a": {"type": "null"}}, "maxProperties": 5, "minProperties": 1,
             "required": ["a"]}),
         json!({"type": "array", "prefixItems": [{"type": "boolean"}, {"format": "date"}], "items": false}),
@@ -121,6 +128,11 @@ fn what_can_not_be_enforced_is_refused_by_name() {
         ("minProperties", json!({"type": "object", "minProperties": 2})),
         ("oneOf", json!({"oneOf": [{"minimum": 1}, {"maximum": 3}]})),
         ("$ref", json!({"$ref": "https://example.com/schema"})),
+        (
+            "$ref",
+            json!({"items": {"$ref": "#/$defs/a"}, "$defs": {"a": {"allOf": [{"$ref": "#/$defs/b"}]},
+                "b": {"anyOf": [{"$ref": "#/$defs/a"}, true]}}}),
+        ),
         ("$id", json!({"properties": {"a": {"$id": "other", "$ref": "#/$defs/b"}}})),
         ("$schema", json!({"$schema": "https://example.com/meta"})),
         ("minimum", json!({"minimum": 1e20})),
@@ -230,8 +242,77 @@ fn number() -> impl Strategy<Value = f64> {
     ]
 }
 
+/// Literals, classes, groups and anchors, repeated and as alternatives.
+const PATTERNS: &str =
+    r"(\^)?([ab.]|\\d|\[\^a\]|\((a|b|ab)\|b?\)|\(\^a\|b\$\)){1,4}([*+?]|\{1,2\})?(\||\|b)?(\$)?";
+
+/// Schemas of keywords that meet in all ways, to some depth.
+fn combined() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        prop::sample::select(vec!["null", "boolean", "integer", "number", "string", "array", "object"])
+            .prop_map(|name| json!({"type": name})),
+        prop::sample::select(vec![
+            json!(1),
+            json!("a"),
+            json!(null),
+            json!([1, "a"]),
+            json!({"a": 1}),
+            json!(0.5)
+        ])
+        .prop_map(|value| json!({"const": value})),
+        Just(json!({"enum": ["a", "b", 1, 2, true, {"a": "b"}]})),
+        (0..4_u64, 0..4_u64).prop_map(|(least, more)| json!({"minLength": least, "maxLength": least + more})),
+        prop::sample::select(vec!["^a", "b$", "^[ab]*$", "a.b", "\\\\d{2}"])
+            .prop_map(|text| json!({"pattern": text})),
+        (-3..3, 0..5).prop_map(|(least, more)| json!({"minimum": least, "exclusiveMaximum": least + more})),
+        prop::sample::select(vec![json!(2), json!(0.5), json!(3)])
+            .prop_map(|number| json!({"multipleOf": number})),
+        (0..3_u64, 0..3_u64).prop_map(|(least, more)| json!({"minItems": least, "maxItems": least + more})),
+        (0..2_u64, 0..3_u64)
+            .prop_map(|(least, more)| json!({"minProperties": least, "maxProperties": least + more})),
+        prop::sample::subsequence(vec!["a", "b", "c"], 1..3).prop_map(|names| json!({"required": names})),
+        any::<bool>().prop_map(Value::from),
+        Just(json!({"$ref": "#/$defs/shared"})),
+    ];
+    leaf.prop_recursive(3, 24, 3, |inner| {
+        let list = prop::collection::vec(inner.clone(), 1..3);
+        let name = prop::sample::select(vec!["a", "b", "c"]);
+        let map = prop::collection::btree_map(name, inner.clone(), 1..3);
+        prop_oneof![
+            list.clone().prop_map(|all| json!({"allOf": all})),
+            list.clone().prop_map(|any| json!({"anyOf": any})),
+            list.clone().prop_map(|one| json!({"oneOf": one})),
+            list.prop_map(|first| json!({"prefixItems": first})),
+            inner.clone().prop_map(|items| json!({"items": items})),
+            map.clone().prop_map(|named| json!({"properties": named})),
+            map.prop_map(|named| json!({"patternProperties": named})),
+            inner.clone().prop_map(|other| json!({"additionalProperties": other})),
+            // Keywords of two schemas side by side.
+            (inner.clone(), inner).prop_map(|(one, other)| match (one, other) {
+                (Value::Object(mut one), Value::Object(other)) => {
+                    one.extend(other);
+                    Value::Object(one)
+                }
+                (one, _) => one,
+            }),
+        ]
+    })
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(150))]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(CASES) })]
+
+    #[test]
+    fn combined_schemas_allow_valid_instances_only(source in combined(), shared in combined()) {
+        let source = json!({"allOf": [source], "$defs": {"shared": shared}});
+        if compiler().compile(&schema(source.clone())).is_ok() {
+            check_walks(&source, 8);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(CASES) })]
 
     #[test]
     fn numbers_stay_within_bounds(
@@ -258,7 +339,7 @@ proptest! {
 
     #[test]
     fn a_pattern_means_what_ecma_262_says(
-        pattern in "(\\^)?([ab.]|\\\\d|\\[\\^a\\]|\\((a|b|ab)\\|b?\\)|\\(\\^a\\|b\\$\\)){1,4}([*+?]|\\{1,2\\})?(\\||\\|b)?(\\$)?",
+        pattern in PATTERNS,
         texts in prop::collection::vec("[ab1\u{2028}]{0,5}", 12),
     ) {
         let source = json!({"type": "string", "pattern": pattern});

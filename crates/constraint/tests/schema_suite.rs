@@ -1,5 +1,5 @@
-//! The JSON Schema Test Suite: what is enforced is enforced wholly. `scripts/schema-suite` fetches it; its folder
-//! belongs in `LICHEN_SCHEMA_SUITE`.
+//! The JSON Schema Test Suite: what is enforced is enforced wholly. `scripts/schema-suite` fetches it; its
+//! folder belongs in `LICHEN_SCHEMA_SUITE`.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a failed unwrap is a failed test")]
 
@@ -105,9 +105,7 @@ fn check_draft(compiler: &GrammarCompiler, folder: &Path, uri: &str) -> Figures 
 #[test]
 fn what_is_allowed_is_valid_in_the_whole_suite() {
     let Some(suite) = std::env::var_os("LICHEN_SCHEMA_SUITE") else {
-        eprintln!(
-            "skipped: LICHEN_SCHEMA_SUITE is not set; scripts/schema-suite fetches the suite and prints its folder"
-        );
+        eprintln!("skipped: LICHEN_SCHEMA_SUITE is not set; scripts/schema-suite fetches the suite");
         return;
     };
     let compiler = compiler();

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Tokens of a page.
-pub(crate) const PAGE_TOKENS: usize = 64;
+pub const PAGE_TOKENS: usize = 64;
 
 /// How the numbers of a page are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

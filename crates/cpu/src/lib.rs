@@ -18,6 +18,6 @@ mod team;
 
 pub use activation::Activation;
 pub use executor::{CpuConfig, CpuError, CpuExecutor, Numerics};
-pub use kv::KvPrecision;
+pub use kv::{KvPrecision, PAGE_TOKENS};
 pub use linear::Weight;
 pub use team::Team;

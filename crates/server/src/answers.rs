@@ -132,7 +132,7 @@ impl Answers {
                     self.push(index, rest, Vec::new());
                 }
                 let finish = self.finish(index, reason);
-                self.exchange.note("finish_reason", finish_name(&finish));
+                self.exchange.note("finish_reason", finish.name());
                 self.steps.push_back(Step::End(index, finish));
                 self.count(index, &used);
                 self.start_others(index)
@@ -234,13 +234,5 @@ impl Answers {
             }
         }
         Ok(())
-    }
-}
-
-fn finish_name(finish: &Finish) -> &'static str {
-    match finish {
-        Finish::Stop | Finish::StopText(_) => "stop",
-        Finish::Length => "length",
-        Finish::ToolCalls => "tool_calls",
     }
 }

@@ -36,7 +36,7 @@ struct Inner {
 struct Models {
     registry: Registry,
     loaded: HashMap<ReplicaId, Arc<Model>>,
-    /// How each load was asked for.
+    /// How loads were asked for that haven't started yet.
     orders: HashMap<ReplicaId, LoadOrder>,
     /// How declared models are loaded.
     declared: HashMap<String, LoadOrder>,
@@ -46,16 +46,19 @@ struct Models {
 
 impl Host {
     /// A host of models that are loaded already.
-    pub(crate) fn new(settings: &Settings, models: Vec<Model>) -> Self {
+    ///
+    /// # Errors
+    /// [`Error::MemoryImpossible`] or [`Error::MemoryOverBudget`] if they take more than the limit.
+    pub(crate) fn new(settings: &Settings, models: Vec<Model>) -> Result<Self, Error> {
         let mut registry = Registry::new(settings.limits.clone());
         let mut loaded = HashMap::new();
         for model in models {
-            let entry =
-                Entry { name: model.id().to_owned(), bytes: model.bytes(), ttl: model.ttl(), pinned: false };
-            if let Ok((id, _)) = registry.load(Duration::ZERO, entry) {
-                registry.loaded(Duration::ZERO, id, model.bytes());
-                loaded.insert(id, Arc::new(model));
-            }
+            let (name, bytes) = (model.id().to_owned(), model.bytes());
+            let entry = Entry { name, bytes, ttl: model.ttl(), pinned: false };
+            let (id, _) = registry.load(Duration::ZERO, entry).map_err(refused)?;
+            // There is nothing to perform: it is loaded, and nothing had to go for it.
+            registry.loaded(Duration::ZERO, id, bytes);
+            loaded.insert(id, Arc::new(model));
         }
         let state = Models {
             registry,
@@ -64,14 +67,14 @@ impl Host {
             declared: HashMap::new(),
             loading: HashMap::new(),
         };
-        Self(Arc::new(Inner {
+        Ok(Self(Arc::new(Inner {
             state: Mutex::new(state),
             changed: Notify::new(),
             rescheduled: Notify::new(),
             loader: settings.loader.clone(),
             begun: Instant::now(),
             load_wait: settings.load_wait,
-        }))
+        })))
     }
 
     fn now(&self) -> Duration {
@@ -83,11 +86,15 @@ impl Host {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the registry and performs what that brings.
+    /// Changes the registry and performs what that brings. Waiting requests are told only if it brings something: they
+    /// come here too, and must not wake each other for nothing.
     fn change<T>(&self, change: impl FnOnce(&mut Models, Duration) -> (T, Vec<Action>)) -> T {
         let (result, work) = {
             let mut models = self.lock();
             let (result, actions) = change(&mut models, self.now());
+            if !actions.is_empty() {
+                self.0.changed.notify_waiters();
+            }
             let work: Vec<Work> = actions.into_iter().filter_map(|action| models.work(action)).collect();
             (result, work)
         };
@@ -97,7 +104,6 @@ impl Host {
                 Work::Load(id, order) => self.start_load(id, order),
             }
         }
-        self.0.changed.notify_waiters();
         self.0.rescheduled.notify_one();
         result
     }
@@ -107,10 +113,7 @@ impl Host {
         let host = self.clone();
         let work = move || {
             drop(model);
-            host.change(|models, now| {
-                models.orders.remove(&id);
-                ((), models.registry.unloaded(now, id))
-            });
+            host.change(|models, now| ((), models.registry.unloaded(now, id)));
         };
         spawn(work);
     }
@@ -126,7 +129,6 @@ impl Host {
                 let unwanted = models.loading.remove(&id).unwrap_or(false);
                 let actions = match result {
                     result if unwanted => {
-                        models.orders.remove(&id);
                         drop(result);
                         models.registry.unloaded(now, id)
                     }
@@ -139,6 +141,7 @@ impl Host {
                 };
                 ((), actions)
             });
+            host.0.changed.notify_waiters();
         });
     }
 
@@ -177,7 +180,7 @@ impl Host {
     pub(crate) async fn lend(&self, name: Option<&str>) -> Result<Lease, Error> {
         let name = self.name(name)?;
         let first = self.change(|models, now| {
-            let (taken, actions) = models.ensure(now, &name);
+            let (taken, actions) = models.registry.ensure(now, &name);
             (taken.map(|id| (id, models.loaded.get(&id).cloned())), actions)
         });
         match first {
@@ -197,7 +200,7 @@ impl Host {
             // Registered before the look, so that no change is missed.
             changed.as_mut().enable();
             let taken = self.change(|models, now| {
-                let (taken, actions) = models.take(now, waiter);
+                let (taken, actions) = models.registry.take(now, waiter);
                 (taken.map(|id| (id, models.loaded.get(&id).cloned())), actions)
             });
             match taken {
@@ -266,13 +269,15 @@ impl Host {
         models.declared.insert(order.name.clone(), order);
     }
 
-    /// Starts a load and returns at once.
+    /// Starts a load and returns at once. From then on a request brings the model back when it has had to go.
     ///
     /// # Errors
     /// There is no room, or the model can't be found.
     pub(crate) fn load(&self, order: LoadOrder, bytes: u64) -> Result<(), Error> {
         self.change(|models, now| match models.registry.load(now, entry(&order, bytes)) {
             Ok((id, actions)) => {
+                models.registry.declare(entry(&order, bytes));
+                models.declared.insert(order.name.clone(), order.clone());
                 models.orders.insert(id, order);
                 (Ok(()), actions)
             }
@@ -280,15 +285,20 @@ impl Host {
         })
     }
 
-    /// Starts to unload all replicas of a name; requests that run end first.
+    /// Starts to unload all replicas of a name, for good; requests that run end first.
     ///
     /// # Errors
     /// [`Error::ModelNotFound`].
     pub(crate) fn unload(&self, name: &str) -> Result<(), Error> {
         let result = self.change(|models, now| match models.registry.unload(now, name) {
-            Ok(actions) => (Ok(()), actions),
+            Ok(actions) => {
+                models.registry.undeclare(name);
+                models.declared.remove(name);
+                (Ok(()), actions)
+            }
             Err(error) => (Err(error), Vec::new()),
         });
+        self.0.changed.notify_waiters();
         result.map_err(|error| self.refusal(error.into()))
     }
 
@@ -365,7 +375,10 @@ impl Models {
         match action {
             Action::Load(id) => {
                 self.loading.insert(id, false);
-                Some(Work::Load(id, self.orders.get(&id).cloned()))
+                // The registry starts loads of declared models by itself.
+                let name = self.registry.replica(id).map(|view| view.name.to_owned());
+                let declared = name.and_then(|name| self.declared.get(&name).cloned());
+                Some(Work::Load(id, self.orders.remove(&id).or(declared)))
             }
             Action::Unload(id) => match self.loading.get_mut(&id) {
                 // A load can't be stopped half-way; its end will see this.
@@ -375,31 +388,6 @@ impl Models {
                 }
                 None => Some(Work::Drop(id, self.loaded.remove(&id))),
             },
-        }
-    }
-
-    /// [`Registry::ensure`], keeping how a declared model is loaded.
-    fn ensure(&mut self, now: Duration, name: &str) -> (Result<ReplicaId, Unavailable>, Vec<Action>) {
-        let (taken, actions) = self.registry.ensure(now, name);
-        self.note_orders();
-        (taken, actions)
-    }
-
-    fn take(&mut self, now: Duration, waiter: WaiterId) -> (Result<ReplicaId, Unavailable>, Vec<Action>) {
-        let (taken, actions) = self.registry.take(now, waiter);
-        self.note_orders();
-        (taken, actions)
-    }
-
-    /// The registry starts loads of declared models by itself; this notes how they are loaded.
-    fn note_orders(&mut self) {
-        for view in self.registry.list() {
-            if matches!(view.state, State::Queued | State::Loading { .. })
-                && !self.orders.contains_key(&view.id)
-                && let Some(order) = self.declared.get(view.name)
-            {
-                self.orders.insert(view.id, order.clone());
-            }
         }
     }
 

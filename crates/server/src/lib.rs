@@ -32,7 +32,7 @@ pub use exchange::AccessLog;
 pub use keys::ApiKeys;
 pub use language::{Conversation, Language};
 pub use lichen_registry::Limits;
-pub use model::{ChangeLimits, Defaults, Model};
+pub use model::{ChangeLimits, Model};
 pub use node::{Info, Node, Settings};
 pub use order::{LoadOrder, Loader, ModelOptions, Progress};
 pub use routes::router;

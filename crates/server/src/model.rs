@@ -1,7 +1,7 @@
 //! One loaded model: what generates, what reads and writes its text, and what applies where a request is silent.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use lichen_api::Error;
@@ -19,7 +19,8 @@ pub struct Model {
     created: u64,
     generate: Arc<dyn Generate>,
     language: Arc<dyn Language>,
-    defaults: Defaults,
+    defaults: Sampling,
+    options: Mutex<ModelOptions>,
     pooling: Pooling,
     style: Style,
     grammars: OnceLock<Result<GrammarCompiler, GrammarError>>,
@@ -30,15 +31,6 @@ pub struct Model {
 
 /// Applies new limits to a running model.
 pub type ChangeLimits = Box<dyn Fn(&ModelOptions) -> Result<(), String> + Send + Sync>;
-
-/// What applies where a request is silent.
-#[derive(Debug, Clone, Default)]
-pub struct Defaults {
-    /// How tokens are chosen.
-    pub sampling: Sampling,
-    /// Most tokens of thinking.
-    pub reasoning_budget: Option<usize>,
-}
 
 /// How the model writes what is more than text, as its chat template shows.
 #[derive(Debug, Clone, Copy)]
@@ -63,7 +55,8 @@ impl Model {
             created: unix_time(),
             generate,
             language,
-            defaults: Defaults::default(),
+            defaults: Sampling::default(),
+            options: Mutex::default(),
             pooling: Pooling::default(),
             style,
             grammars: OnceLock::new(),
@@ -73,10 +66,10 @@ impl Model {
         }
     }
 
-    /// Sets what applies where a request is silent.
+    /// Sets the limits that it was loaded with.
     #[must_use]
-    pub fn with_defaults(mut self, defaults: Defaults) -> Self {
-        self.defaults = defaults;
+    pub fn with_options(mut self, options: ModelOptions) -> Self {
+        self.options = Mutex::new(options);
         self
     }
 
@@ -108,7 +101,8 @@ impl Model {
         self
     }
 
-    pub(crate) fn bytes(&self) -> u64 {
+    /// The memory that it takes.
+    pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
@@ -116,13 +110,22 @@ impl Model {
         self.ttl
     }
 
-    /// Applies new limits.
+    /// Changes some of its limits; the others stay.
     ///
     /// # Errors
     /// [`Error::InvalidRequest`] if they can't be changed, or not to this.
-    pub(crate) fn change(&self, options: &ModelOptions) -> Result<(), Error> {
+    pub(crate) fn change(&self, asked: &ModelOptions) -> Result<(), Error> {
         let change = self.change.as_ref().ok_or_else(|| Error::invalid("model", "has fixed limits"))?;
-        change(options).map_err(|reason| Error::invalid("ctx_cap", reason))
+        let mut options = self.options.lock().unwrap_or_else(PoisonError::into_inner);
+        let changed = asked.over(&options);
+        change(&changed).map_err(|reason| Error::invalid("ctx_cap", reason))?;
+        *options = changed;
+        Ok(())
+    }
+
+    /// Most tokens of thinking where a request doesn't say.
+    pub(crate) fn reasoning_budget(&self) -> Option<usize> {
+        self.options.lock().unwrap_or_else(PoisonError::into_inner).reasoning_budget
     }
 
     pub(crate) fn pooling(&self) -> Pooling {
@@ -145,7 +148,8 @@ impl Model {
         &*self.language
     }
 
-    pub(crate) fn defaults(&self) -> &Defaults {
+    /// How tokens are chosen where a request is silent.
+    pub(crate) fn defaults(&self) -> &Sampling {
         &self.defaults
     }
 

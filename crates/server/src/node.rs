@@ -107,16 +107,19 @@ struct Inner {
 
 impl Node {
     /// A node that serves these models; the same name again is one more replica.
-    pub fn new(info: Info, settings: Settings, models: Vec<Model>) -> Self {
-        let host = Host::new(&settings, models);
-        Self(Arc::new(Inner {
+    ///
+    /// # Errors
+    /// The models take more memory than the limit.
+    pub fn new(info: Info, settings: Settings, models: Vec<Model>) -> Result<Self, Error> {
+        let host = Host::new(&settings, models)?;
+        Ok(Self(Arc::new(Inner {
             info,
             settings,
             host,
             conversations: Conversations::default(),
             started: Instant::now(),
             draining: AtomicBool::new(false),
-        }))
+        })))
     }
 
     /// Declares a model that is loaded when a request first asks for it; `bytes` is what it will take.

@@ -39,6 +39,16 @@ pub struct ModelOptions {
 }
 
 impl ModelOptions {
+    /// These options, and those of `base` where these say nothing.
+    pub(crate) fn over(&self, base: &Self) -> Self {
+        Self {
+            ctx_cap: self.ctx_cap.or(base.ctx_cap),
+            max_sessions: self.max_sessions.or(base.max_sessions),
+            max_concurrent: self.max_concurrent.or(base.max_concurrent),
+            reasoning_budget: self.reasoning_budget.or(base.reasoning_budget),
+        }
+    }
+
     /// Reads the options of a body.
     ///
     /// # Errors

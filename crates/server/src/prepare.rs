@@ -163,7 +163,7 @@ fn several(request: Request, count: usize, prompt: usize) -> impl Iterator<Item 
 
 /// What the client said, else the model's defaults.
 fn base(model: &Model, exchange: &Exchange, asked: &lichen_api::Sampling, session: Option<&str>) -> Request {
-    let defaults = &model.defaults().sampling;
+    let defaults = model.defaults();
     Request {
         max_tokens: asked.max_tokens,
         stop: asked.stop.clone(),
@@ -242,7 +242,7 @@ fn watch(model: &Model, turn: &Turn, marks: ThinkingMarks, begun: bool) -> Think
         open: marks.open.to_owned(),
         close: marks.close.to_owned(),
         begun,
-        budget: turn.reasoning.budget.or(model.defaults().reasoning_budget),
+        budget: turn.reasoning.budget.or_else(|| model.reasoning_budget()),
         closing: model.language().encode(&format!("\n{}\n\n", marks.close), false, true),
     }
 }

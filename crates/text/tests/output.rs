@@ -1,6 +1,10 @@
 //! What models of each family write, taken apart.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+#[path = "support/events.rs"]
+mod events;
+
+use events::merged;
 use lichen_text::OutputEvent::{self, Reasoning, Text, ToolArguments, ToolStart};
 use lichen_text::{CallableTool, OutputParser, OutputSetup, ThinkingMarks, ToolDialect};
 use serde_json::{Value, json};
@@ -22,21 +26,6 @@ fn tools() -> Vec<CallableTool> {
     });
     let tool = |name: &str, parameters| CallableTool { name: name.to_owned(), parameters };
     vec![tool("weather", weather), tool("time", json!({"type": "object", "properties": {}}))]
-}
-
-/// Adjacent events of one kind as one, as they belong together.
-fn merged(events: impl IntoIterator<Item = OutputEvent>) -> Vec<OutputEvent> {
-    let mut all: Vec<OutputEvent> = Vec::new();
-    for event in events {
-        match (all.last_mut(), event) {
-            (Some(Text(last)), Text(text)) | (Some(Reasoning(last)), Reasoning(text)) => last.push_str(&text),
-            (Some(ToolArguments { fragment: last, .. }), ToolArguments { fragment, .. }) => {
-                last.push_str(&fragment);
-            }
-            (_, event) => all.push(event),
-        }
-    }
-    all
 }
 
 fn read_with(setup: OutputSetup, answer: &str) -> Vec<OutputEvent> {

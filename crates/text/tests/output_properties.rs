@@ -1,6 +1,10 @@
 //! What holds for any answer: marks, pieces of calls and noise in any order, in pieces of any size.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+#[path = "support/events.rs"]
+mod events;
+
+use events::merged;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -92,17 +96,7 @@ fn read<'a>(setup: OutputSetup, pieces: impl IntoIterator<Item = &'a str>) -> Ve
     let mut parser = OutputParser::new(setup);
     let mut events: Vec<_> = pieces.into_iter().flat_map(|piece| parser.push(piece)).collect();
     events.extend(parser.finish());
-    let mut all: Vec<OutputEvent> = Vec::new();
-    for event in events {
-        match (all.last_mut(), event) {
-            (Some(Text(last)), Text(text)) | (Some(Reasoning(last)), Reasoning(text)) => last.push_str(&text),
-            (Some(ToolArguments { fragment: last, .. }), ToolArguments { fragment, .. }) => {
-                last.push_str(&fragment);
-            }
-            (_, event) => all.push(event),
-        }
-    }
-    all
+    merged(events)
 }
 
 fn characters(text: &str) -> impl Iterator<Item = &str> {

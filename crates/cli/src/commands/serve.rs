@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use lichen_hub::Reference;
-use lichen_server::{AccessLog, ApiKeys, Info, Limits, LoadOrder, Loader, Node, Settings};
+use lichen_server::{AccessLog, ApiKeys, Info, Limits, LoadOrder, Loader, Model, Node, Settings};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
@@ -86,8 +86,9 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let _ = (args.host.as_str(), args.port)
         .to_socket_addrs()
         .with_context(|| unreachable(&args.host, args.port))?;
-    let models = wanted.into_iter().map(|wanted| load_now(&loader, &order(&loader, wanted)?));
-    let models = models.collect::<Result<Vec<_>>>()?;
+    let orders = wanted.into_iter().map(|wanted| order(&loader, wanted)).collect::<Result<Vec<_>>>()?;
+    let models = orders.iter().map(|order| load_now(&loader, order)).collect::<Result<Vec<_>>>()?;
+    let sizes: Vec<u64> = models.iter().map(Model::bytes).collect();
     let info = Info {
         name: "lichen".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -96,7 +97,9 @@ pub(crate) fn run(args: Args) -> Result<()> {
         accelerator: "none".to_owned(),
         devices: vec![device],
     };
-    let node = Node::new(info, settings, models);
+    let node = Node::new(info, settings, models)?;
+    // What goes after its time to live, or for another model, comes back when a request asks for it.
+    orders.into_iter().zip(sizes).for_each(|(order, bytes)| node.declare(order, bytes));
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()

@@ -12,8 +12,8 @@ const MOST_DEPTH: usize = 100;
 /// Ranges of characters, or all others.
 pub(super) type Characters = (Vec<(char, char)>, bool);
 
-/// The automaton of Glushkov (1961): a state for each place of a character in the part. Counted repetitions count as
-/// any number, so it accepts the part's texts and perhaps more.
+/// The automaton of Glushkov (1961): a state for each place of a character in the part. Counted repetitions
+/// count as any number, so it accepts the part's texts and perhaps more.
 #[derive(Debug, Default)]
 pub(super) struct Automaton {
     pub(super) characters: Vec<Characters>,
@@ -133,7 +133,8 @@ pub(super) fn overlap(one: &Characters, other: &Characters) -> bool {
     }
 }
 
-/// Whether one of `ranges` has all of `range`; that several together may do so only makes the answer less sure.
+/// Whether one of `ranges` has all of `range`; that several together may do so only makes the answer less
+/// sure.
 fn covers(ranges: &[(char, char)], range: (char, char)) -> bool {
     ranges.iter().any(|covering| covering.0 <= range.0 && range.1 <= covering.1)
 }

@@ -1,8 +1,8 @@
 //! Which parts of a grammar become terminals.
 //!
-//! The engine makes each terminal as long as possible. That loses texts where a terminal is complete, the next
-//! character could belong to what follows, and this or another terminal could take it too. Such terminals are taken
-//! apart, down to single characters if need be, where no such choice is left.
+//! The engine makes each terminal as long as possible. That loses texts where a terminal is complete, the
+//! next character could belong to what follows, and this or another terminal could take it too. Such
+//! terminals are taken apart, down to single characters if need be, where no such choice is left.
 
 use super::automaton::{Automaton, overlap};
 use super::follow::{FollowSets, Numbers};
@@ -144,7 +144,8 @@ impl Splitter<'_> {
         Ok(conflicts)
     }
 
-    /// Whether `short` may be complete where `long` could go on with a character that one of `after` begins with.
+    /// Whether `short` may be complete where `long` could go on with a character that one of `after` begins
+    /// with.
     fn is_conflict(
         &mut self,
         short: &Automaton,

@@ -1,7 +1,8 @@
 //! JSON Schemas in the part of the language that the grammar engine enforces.
 //!
-//! A schema is rewritten keyword by keyword: what is enforced exactly is kept, annotations go, everything else is
-//! refused by name. References within the schema are resolved here. Drafts 4 to 2020-12 become the same form.
+//! A schema is rewritten keyword by keyword: what is enforced exactly is kept, annotations go, everything
+//! else is refused by name. References within the schema are resolved here. Drafts 4 to 2020-12 become the
+//! same form.
 
 mod format;
 mod number;
@@ -25,7 +26,10 @@ const MOST_COUNT: u64 = 100_000;
 const TYPES: [&str; 7] = ["null", "boolean", "number", "integer", "string", "array", "object"];
 
 /// Assertions of some draft that can't be enforced while text is written from left to right.
-const UNENFORCEABLE: [&str; 18] = [
+const UNENFORCEABLE: [&str; 21] = [
+    "uniqueItems",
+    "contentMediaType",
+    "contentEncoding",
     "not",
     "if",
     "then",
@@ -54,6 +58,7 @@ pub(crate) fn lower(schema: &Value) -> Result<String, GrammarError> {
     }
     let mut lowering = Lowering::new(schema)?;
     let root = lowering.schema(schema, 0)?;
+    lowering.references.check_ends()?;
     lowering.numbers.check(!lowering.definitions.is_empty())?;
     let mut root = match root {
         Value::Object(root) => root,
@@ -61,8 +66,9 @@ pub(crate) fn lower(schema: &Value) -> Result<String, GrammarError> {
         _ => return Err(GrammarError::invalid("nothing is valid under the schema false")),
     };
     root.insert("$defs".to_owned(), Value::Object(lowering.definitions));
-    // One optional space after separators: models that may write any number of them are prone to never stop. Without
-    // `\u` escapes every text is written in one way only, so a name that is taken can't come again in disguise.
+    // One optional space after separators: models that may write any number of them are prone to never stop.
+    // Without `\u` escapes every text is written in one way only, so a name that is taken can't come again in
+    // disguise.
     root.insert(
         "x-guidance".to_owned(),
         json!({
@@ -89,6 +95,17 @@ fn check_depth(schema: &Value) -> Result<(), GrammarError> {
         }
     }
     Ok(())
+}
+
+/// What becomes of a keyword.
+enum Lowered {
+    Nothing,
+    /// It stays with the other simple assertions.
+    Simple(Value),
+    /// It stays after them.
+    Applied(Value),
+    /// Schemas that all hold.
+    All(Vec<Value>),
 }
 
 struct Lowering<'s> {
@@ -126,6 +143,14 @@ impl<'s> Lowering<'s> {
         }
     }
 
+    /// A schema for a part of what the current one is for.
+    fn child(&mut self, schema: &'s Value, depth: usize) -> Result<Value, GrammarError> {
+        let place = self.references.enter(None);
+        let lowered = self.schema(schema, depth + 1);
+        self.references.enter(place);
+        lowered
+    }
+
     fn keywords(
         &mut self,
         schema: &'s Value,
@@ -136,68 +161,67 @@ impl<'s> Lowering<'s> {
         if self.references.draft().ref_hides_siblings() && keywords.contains_key("$ref") {
             return Ok(json!({"$ref": self.reference(&keywords["$ref"], depth)?}));
         }
-        // Simple assertions first: the engine intersects the others with them one after the other.
         let mut simple = Map::new();
         let mut applied = Map::new();
-        let mut also = Vec::new();
+        let mut all = Vec::new();
         for (keyword, value) in keywords {
-            let keyword = keyword.as_str();
-            match keyword {
-                "type" => drop(simple.insert(keyword.to_owned(), types(value)?)),
-                "properties" | "patternProperties" => {
-                    drop(simple.insert(keyword.to_owned(), self.named(keyword, value, depth)?));
-                }
-                "additionalProperties" => {
-                    drop(simple.insert(keyword.to_owned(), self.schema(value, depth + 1)?))
-                }
-                "required" => drop(simple.insert(keyword.to_owned(), strings(keyword, value)?)),
-                "minItems" | "maxItems" | "minLength" | "maxLength" | "minProperties" | "maxProperties" => {
-                    drop(simple.insert(keyword.to_owned(), count(keyword, value)?));
-                }
-                "pattern" => drop(simple.insert(keyword.to_owned(), pattern(value)?)),
-                "format" => also.extend(format(value)?),
-                "uniqueItems" if *value == Value::Bool(false) => {}
-                "uniqueItems" => return Err(unenforceable(keyword)),
-                "$ref" => drop(applied.insert(keyword.to_owned(), self.reference(value, depth)?.into())),
-                "allOf" | "anyOf" | "oneOf" => {
-                    drop(applied.insert(keyword.to_owned(), self.list(keyword, value, depth)?));
-                }
-                "const" => drop(applied.insert(keyword.to_owned(), self.value(value)?)),
-                "enum" => drop(applied.insert(keyword.to_owned(), self.values(value)?)),
-                // Drafts say differently what these mean together.
-                "items" | "prefixItems" | "additionalItems" => {}
-                "contentMediaType" | "contentEncoding" if self.references.draft().asserts_content() => {
-                    return Err(unenforceable(keyword));
-                }
-                _ if UNENFORCEABLE.contains(&keyword) => return Err(unenforceable(keyword)),
-                // Numbers are rewritten together. Identifiers and annotations assert nothing; neither do unknown
-                // keywords, by the standard.
-                _ => {}
+            match self.keyword(keyword, value, depth)? {
+                Lowered::Simple(value) => drop(simple.insert(keyword.clone(), value)),
+                Lowered::Applied(value) => drop(applied.insert(keyword.clone(), value)),
+                Lowered::All(schemas) => all.extend(schemas),
+                Lowered::Nothing => {}
             }
         }
         self.items(keywords, &mut simple, depth)?;
         self.numbers.rewrite(keywords, &mut simple)?;
         check_least_properties(&simple)?;
-        if !also.is_empty() {
-            also.extend(
-                applied
-                    .remove("allOf")
-                    .into_iter()
-                    .flat_map(|all| all.as_array().cloned().unwrap_or_default()),
-            );
-            applied.insert("allOf".to_owned(), also.into());
+        if !all.is_empty() {
+            applied.insert("allOf".to_owned(), all.into());
         }
+        // Simple assertions first: the engine intersects the others with them one after the other.
         simple.extend(applied);
         Ok(Value::Object(simple))
+    }
+
+    fn keyword(&mut self, keyword: &str, value: &'s Value, depth: usize) -> Result<Lowered, GrammarError> {
+        Ok(match keyword {
+            "type" => Lowered::Simple(types(value)?),
+            "properties" | "patternProperties" => Lowered::Simple(self.named(keyword, value, depth)?),
+            "additionalProperties" => Lowered::Simple(self.child(value, depth)?),
+            "required" => Lowered::Simple(strings(keyword, value)?),
+            "minItems" | "maxItems" | "minLength" | "maxLength" | "minProperties" | "maxProperties" => {
+                Lowered::Simple(count(keyword, value)?)
+            }
+            "pattern" => Lowered::Simple(pattern(value)?),
+            // Next to a pattern it is a second one.
+            "format" => Lowered::All(format(value)?.into_iter().collect()),
+            "allOf" => Lowered::All(self.list(keyword, value, depth)?),
+            "anyOf" | "oneOf" => Lowered::Applied(self.list(keyword, value, depth)?.into()),
+            "$ref" => Lowered::Applied(self.reference(value, depth)?.into()),
+            "const" => Lowered::Applied(self.value(value)?),
+            "enum" => Lowered::Applied(self.values(value)?),
+            "uniqueItems" if *value == Value::Bool(false) => Lowered::Nothing,
+            "contentMediaType" | "contentEncoding" if !self.references.draft().asserts_content() => {
+                Lowered::Nothing
+            }
+            _ if UNENFORCEABLE.contains(&keyword) => return Err(unenforceable(keyword)),
+            // Drafts say differently what the keywords for items mean together, and bounds of numbers belong
+            // together too. Identifiers and annotations assert nothing; neither do unknown keywords, by the
+            // standard.
+            _ => Lowered::Nothing,
+        })
     }
 
     fn reference(&mut self, reference: &Value, depth: usize) -> Result<String, GrammarError> {
         let Some(text) = reference.as_str() else {
             return Err(GrammarError::invalid(format!("$ref is a string, not {reference}")));
         };
-        let (target, name, is_new) = self.references.resolve(text)?;
+        let (target, number, is_new) = self.references.resolve(text)?;
+        let name = format!("d{number}");
         if is_new {
+            let place = self.references.enter(Some(number));
             let lowered = self.schema(target, depth + 1)?;
+            self.references.enter(place);
             self.definitions.insert(name.clone(), lowered);
         }
         Ok(format!("#/$defs/{name}"))
@@ -210,7 +234,7 @@ impl<'s> Lowering<'s> {
         let mut lowered = Map::new();
         for (name, schema) in schemas {
             let name = if keyword == "patternProperties" { pattern::lower(name)? } else { name.clone() };
-            let schema = self.schema(schema, depth + 1)?;
+            let schema = self.child(schema, depth)?;
             if lowered.insert(name, schema).is_some() {
                 return Err(GrammarError::unsupported(keyword, "two patterns mean the same"));
             }
@@ -218,7 +242,7 @@ impl<'s> Lowering<'s> {
         Ok(Value::Object(lowered))
     }
 
-    fn list(&mut self, keyword: &str, value: &'s Value, depth: usize) -> Result<Value, GrammarError> {
+    fn list(&mut self, keyword: &str, value: &'s Value, depth: usize) -> Result<Vec<Value>, GrammarError> {
         let schemas = value.as_array().filter(|schemas| !schemas.is_empty());
         let schemas =
             schemas.ok_or_else(|| GrammarError::invalid(format!("{keyword} is a list of schemas")))?;
@@ -245,11 +269,14 @@ impl<'s> Lowering<'s> {
         if let Some(first) = first {
             // An empty list was valid in old drafts and says nothing.
             if first.as_array().is_none_or(|schemas| !schemas.is_empty()) {
-                simple.insert("prefixItems".to_owned(), self.list("prefixItems", first, depth)?);
+                let place = self.references.enter(None);
+                let first = self.list("prefixItems", first, depth);
+                self.references.enter(place);
+                simple.insert("prefixItems".to_owned(), first?.into());
             }
         }
         if let Some(rest) = rest {
-            simple.insert("items".to_owned(), self.schema(rest, depth + 1)?);
+            simple.insert("items".to_owned(), self.child(rest, depth)?);
         }
         Ok(())
     }
@@ -280,8 +307,8 @@ impl<'s> Lowering<'s> {
     }
 }
 
-/// JSON can write it as `\u` and four digits alone, which is not among the escapes that are allowed; the engine would
-/// leave it out of a literal.
+/// JSON can write it as `\u` and four digits alone, which is not among the escapes that are allowed; the
+/// engine would leave it out of a literal.
 fn has_no_escape(character: char) -> bool {
     character.is_ascii_control() && !"\n\r\t\x08\x0c".contains(character)
 }
@@ -333,7 +360,8 @@ fn format(value: &Value) -> Result<Option<Value>, GrammarError> {
     format::lower(name)
 }
 
-/// Names of additional properties may repeat in the text and count once, so at most one of them can be demanded.
+/// Names of additional properties may repeat in the text and count once, so at most one of them can be
+/// demanded.
 fn check_least_properties(simple: &Map<String, Value>) -> Result<(), GrammarError> {
     let least = simple.get("minProperties").and_then(Value::as_u64).unwrap_or(0);
     let required = simple.get("required").and_then(Value::as_array);

@@ -57,8 +57,12 @@ pub(super) struct References<'s> {
     /// The address of the schema itself, without a fragment.
     base: &'s str,
     anchors: HashMap<&'s str, &'s Value>,
-    /// Names of targets so far, by where they are.
-    names: HashMap<*const Value, String>,
+    /// Numbers of targets so far, by where they are.
+    numbers: HashMap<*const Value, usize>,
+    /// For each target, those that hold for the same value as it does.
+    in_place: Vec<Vec<usize>>,
+    /// The target whose value is meant now.
+    place: Option<usize>,
 }
 
 impl<'s> References<'s> {
@@ -67,7 +71,15 @@ impl<'s> References<'s> {
         let draft = declared.unwrap_or(Draft::Draft202012);
         let base =
             root.get(draft.identifier()).and_then(Value::as_str).unwrap_or_default().trim_end_matches('#');
-        let mut references = Self { root, draft, base, anchors: HashMap::new(), names: HashMap::new() };
+        let mut references = Self {
+            root,
+            draft,
+            base,
+            anchors: HashMap::new(),
+            numbers: HashMap::new(),
+            in_place: Vec::new(),
+            place: None,
+        };
         references.collect_anchors()?;
         Ok(references)
     }
@@ -105,8 +117,8 @@ impl<'s> References<'s> {
             && keywords.get(self.draft.identifier()).is_some_and(Value::is_string)
     }
 
-    /// Refuses schemas within the schema that have an address or draft of their own: references mean other things
-    /// in them.
+    /// Refuses schemas within the schema that have an address or draft of their own: references mean other
+    /// things in them.
     pub(super) fn check_identity(
         &self,
         schema: &Value,
@@ -123,8 +135,8 @@ impl<'s> References<'s> {
         }
     }
 
-    /// The schema that `reference` points to, its name among the definitions, and whether it is a new one.
-    pub(super) fn resolve(&mut self, reference: &str) -> Result<(&'s Value, String, bool), GrammarError> {
+    /// The schema that `reference` points to, its number among the targets, and whether it is a new one.
+    pub(super) fn resolve(&mut self, reference: &str) -> Result<(&'s Value, usize, bool), GrammarError> {
         let local = reference.strip_prefix(self.base).unwrap_or(reference);
         let fragment = if local.is_empty() { Some("") } else { local.strip_prefix('#') };
         let Some(fragment) = fragment.and_then(percent_decoded) else {
@@ -136,10 +148,41 @@ impl<'s> References<'s> {
             None if fragment.is_empty() => self.root,
             None => self.anchors.get(fragment.as_str()).copied().ok_or_else(|| missing(reference))?,
         };
-        let next = format!("d{}", self.names.len());
-        let is_new = !self.names.contains_key(&std::ptr::from_ref(target));
-        let name = self.names.entry(std::ptr::from_ref(target)).or_insert(next).clone();
-        Ok((target, name, is_new))
+        let next = self.numbers.len();
+        let number = *self.numbers.entry(std::ptr::from_ref(target)).or_insert(next);
+        if number == next {
+            self.in_place.push(Vec::new());
+        }
+        if let Some(place) = self.place {
+            self.in_place[place].push(number);
+        }
+        Ok((target, number, number == next))
+    }
+
+    /// From now on the value of target `place` is meant, or of none; returns what was before.
+    pub(super) fn enter(&mut self, place: Option<usize>) -> Option<usize> {
+        std::mem::replace(&mut self.place, place)
+    }
+
+    /// Refuses schemas that hold if they hold.
+    pub(super) fn check_ends(&self) -> Result<(), GrammarError> {
+        let mut left: Vec<usize> = vec![0; self.in_place.len()];
+        self.in_place.iter().flatten().for_each(|&target| left[target] += 1);
+        let mut open: Vec<usize> = (0..left.len()).filter(|&target| left[target] == 0).collect();
+        let mut ends = 0;
+        while let Some(target) = open.pop() {
+            ends += 1;
+            for &next in &self.in_place[target] {
+                left[next] -= 1;
+                if left[next] == 0 {
+                    open.push(next);
+                }
+            }
+        }
+        if ends < left.len() {
+            return Err(GrammarError::unsupported("$ref", "a schema refers to itself for the same value"));
+        }
+        Ok(())
     }
 
     /// Follows a JSON pointer (RFC 6901) without its first slash.

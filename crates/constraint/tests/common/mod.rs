@@ -76,7 +76,8 @@ pub(crate) fn walk(constraint: &mut dyn Constraint, random: &mut Random) -> Opti
     None
 }
 
-/// Reads what a walk wrote, which must be JSON; `None` if it has a number that the reader rounds or has no room for.
+/// Reads what a walk wrote, which must be JSON; `None` if it has a number that the reader rounds or has no
+/// room for.
 pub(crate) fn read(text: &str) -> Option<serde_json::Value> {
     let is_rounded = text.split(|other: char| !other.is_ascii_digit()).any(|digits| digits.len() > 15);
     match serde_json::from_str(text) {

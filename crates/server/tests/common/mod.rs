@@ -180,10 +180,13 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-        let done =
-            tokio::spawn(lichen_server::serve(listener, Node::new(info, settings, models), async move {
+        let done = tokio::spawn(lichen_server::serve(
+            listener,
+            Node::new(info, settings, models).unwrap(),
+            async move {
                 let _ = stopped.await;
-            }));
+            },
+        ));
         Self { address, stop: Some(stop), done }
     }
 
