@@ -184,25 +184,31 @@ async fn listen(host: &str, port: u16, node: Node) -> Result<()> {
     }
 }
 
-/// SIGTERM and SIGINT.
+/// SIGTERM and SIGINT, caught from the moment that it is made.
 struct Signals {
     #[cfg(unix)]
     terminate: tokio::signal::unix::Signal,
+    #[cfg(unix)]
+    interrupt: tokio::signal::unix::Signal,
 }
 
 impl Signals {
+    #[cfg(unix)]
     fn new() -> io::Result<Self> {
-        Ok(Self {
-            #[cfg(unix)]
-            terminate: tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?,
-        })
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    #[cfg(not(unix))]
+    fn new() -> io::Result<Self> {
+        Ok(Self {})
     }
 
     #[cfg(unix)]
     async fn next(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
-            _ = tokio::signal::ctrl_c() => {}
+            _ = self.interrupt.recv() => {}
         }
     }
 
