@@ -9,7 +9,7 @@ use crate::codec::{Codec, GROUP, MOST_GROUPS, ROWS};
 use lichen_simd::Isa;
 
 /// Vectors that share one unpacking of the weights.
-const TILE: usize = 4;
+const TILE: usize = 2;
 
 /// Two groups of rows up to this size share the first-level cache with the vector.
 const NEAR_BYTES: usize = 24 << 10;
@@ -64,18 +64,13 @@ fn eight_rows<C: Codec, I: Isa, const N: usize>(
     out: &mut [[f32; ROWS]; N],
 ) {
     let (bytes, groups) = (const { C::DTYPE.block_bytes() }, const { C::DTYPE.block_len() / GROUP });
-    let near = 2 * ROWS * rows[0].len() <= NEAR_BYTES;
     let mut sums = [isa.splat(0.0); N];
     for index in 0..rows[0].len() / bytes {
         let mut blocks = [rows[0]; ROWS];
         for row in 0..ROWS {
             blocks[row] = &rows[row][index * bytes..][..bytes];
         }
-        // The eight rows are eight streams, but the eight after them are one: it is asked for from start to end.
-        let next = ROWS * (rows[0].len() + index * bytes);
-        for line in 0..(ROWS * bytes).div_ceil(LINE) {
-            isa.prefetch(rows[0], next + line * LINE, near);
-        }
+        prefetch::<C, I>(isa, rows[0], rows[0].len(), index);
         let mut dots = [[[isa.ints_splat(0); ROWS]; MOST_GROUPS]; N];
         for row in 0..ROWS {
             C::bytes(
@@ -110,9 +105,21 @@ fn eight_rows<C: Codec, I: Isa, const N: usize>(
     }
 }
 
+/// Asks for what lies eight rows after block `index` of the first of eight rows of `row_bytes`. The eight rows are
+/// eight streams, but the eight after them are one: it is asked for from start to end.
+#[inline(always)]
+pub(crate) fn prefetch<C: Codec, I: Isa>(isa: I, first: &[u8], row_bytes: usize, index: usize) {
+    let bytes = const { C::DTYPE.block_bytes() };
+    let near = 2 * ROWS * row_bytes <= NEAR_BYTES;
+    let next = ROWS * (row_bytes + index * bytes);
+    for line in 0..(ROWS * bytes).div_ceil(LINE) {
+        isa.prefetch(first, next + line * LINE, near);
+    }
+}
+
 /// Whether 128 is added to signed weights, and taken off their products again.
 #[inline(always)]
-const fn shifted<C: Codec, I: Isa>() -> bool {
+pub(crate) const fn shifted<C: Codec, I: Isa>() -> bool {
     C::SIGNED && I::WIDE_UNSIGNED
 }
 

@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 /// Up to this many rows, unpacking each row of weights for each of them beats building panels.
-const GEMV_ROWS: usize = 3;
+const GEMV_ROWS: usize = 2;
 /// Bytes of weights that one task works on: long streams, and enough tasks to balance two uneven cores.
 const TASK_BYTES: usize = 48 << 10;
 

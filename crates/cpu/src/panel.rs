@@ -4,7 +4,8 @@
 //! output is summed in the order of the row whatever else is in the batch.
 
 use crate::activation::Activation;
-use crate::codec::{Codec, GROUP, ROWS};
+use crate::codec::{Codec, GROUP, MOST_GROUPS, ROWS};
+use crate::gemv::{prefetch, shifted};
 use lichen_simd::Isa;
 use std::array::from_fn;
 
@@ -55,6 +56,7 @@ pub(crate) fn pack<C: Codec, I: Isa>(isa: I, rows: &[u8], row_bytes: usize, pane
     let last = rows.len() / row_bytes - 1;
     for first in (0..I::PANEL_ROWS).step_by(ROWS) {
         for index in 0..row_bytes / bytes {
+            prefetch::<C, I>(isa, &rows[first.min(last) * row_bytes..], row_bytes, index);
             let mut blocks = [rows; ROWS];
             for row in 0..ROWS {
                 blocks[row] = &rows[(first + row).min(last) * row_bytes + index * bytes..][..bytes];
@@ -75,20 +77,21 @@ fn place_bytes<C: Codec, I: Isa>(
     lane: usize,
 ) {
     let width = 4 * I::PANEL_ROWS;
+    let mut groups = [[isa.load(&[0; GROUP]); ROWS]; MOST_GROUPS];
     for row in 0..ROWS {
         C::bytes(
             isa,
             blocks[row],
             #[inline(always)]
-            |group, bytes| {
-                let bytes = if panel.form == Form::Shifted { isa.flip_signs(bytes) } else { bytes };
-                let quads = &mut panel.quads[(at + group) * 8 * width..][..8 * width];
-                let bytes = isa.store(bytes);
-                for (place, quad) in quads.chunks_exact_mut(width).zip(bytes.as_chunks::<4>().0) {
-                    place[4 * (lane + row)..][..4].copy_from_slice(quad);
-                }
-            },
+            |group, bytes| groups[group][row] = bytes,
         );
+    }
+    let places = panel.quads[at * 8 * width..].chunks_exact_mut(8 * width);
+    for (rows, places) in groups.iter().zip(places).take(const { C::DTYPE.block_len() / GROUP }) {
+        for (quads, place) in isa.transpose_quads(rows).into_iter().zip(places.chunks_exact_mut(width)) {
+            let quads = if shifted::<C, I>() { isa.flip_signs(quads) } else { quads };
+            place[4 * lane..][..GROUP].copy_from_slice(&isa.store(quads));
+        }
     }
 }
 
@@ -120,14 +123,26 @@ fn place_factors<C: Codec, I: Isa>(
 /// `out[vector][row]`, `[x.len(), PANEL_ROWS]`, from a panel of quantised weights.
 #[inline(always)]
 pub(crate) fn multiply_ints<I: Isa>(isa: I, panel: &IntPanel, x: &[Activation], out: &mut [f32]) {
-    let (tiles, rest) = x.as_chunks::<TILE>();
-    let (out, out_rest) = out.split_at_mut(tiles.len() * TILE * I::PANEL_ROWS);
-    for (x, out) in tiles.iter().zip(out.chunks_exact_mut(TILE * I::PANEL_ROWS)) {
+    let (x, out) = tiles_of_ints::<I, TILE>(isa, panel, x, out);
+    let (x, out) = tiles_of_ints::<I, 4>(isa, panel, x, out);
+    let (x, out) = tiles_of_ints::<I, 2>(isa, panel, x, out);
+    tiles_of_ints::<I, 1>(isa, panel, x, out);
+}
+
+/// Multiplies as many whole tiles of vectors as there are, and returns what is left.
+#[inline(always)]
+fn tiles_of_ints<'x, 'o, I: Isa, const N: usize>(
+    isa: I,
+    panel: &IntPanel,
+    x: &'x [Activation],
+    out: &'o mut [f32],
+) -> (&'x [Activation], &'o mut [f32]) {
+    let (tiles, rest) = x.as_chunks::<N>();
+    let (out, out_rest) = out.split_at_mut(tiles.len() * N * I::PANEL_ROWS);
+    for (x, out) in tiles.iter().zip(out.chunks_exact_mut(N * I::PANEL_ROWS)) {
         tile_of_ints(isa, panel, x, out);
     }
-    for (x, out) in rest.as_chunks::<1>().0.iter().zip(out_rest.chunks_exact_mut(I::PANEL_ROWS)) {
-        tile_of_ints(isa, panel, x, out);
-    }
+    (rest, out_rest)
 }
 
 #[inline(always)]

@@ -279,6 +279,15 @@ impl Isa for Neon {
     }
 
     #[inline(always)]
+    fn transpose_quads(self, rows: &[Self::Bytes; 8]) -> [Self::Bytes; 8] {
+        // SAFETY: `self` proves NEON. The casts leave the bits as they are.
+        unsafe {
+            let floats = rows.map(|Pair(a, b)| Pair(vreinterpretq_f32_u8(a), vreinterpretq_f32_u8(b)));
+            self.transpose(&floats).map(|Pair(a, b)| Pair(vreinterpretq_u8_f32(a), vreinterpretq_u8_f32(b)))
+        }
+    }
+
+    #[inline(always)]
     fn transpose(self, rows: &[Self::Floats; 8]) -> [Self::Floats; 8] {
         let [a, b, c, d, e, f, g, h] = *rows;
         // SAFETY: `self` proves NEON.

@@ -82,6 +82,8 @@ pub trait Isa: Copy + 'static {
     fn flip_signs(self, bytes: Self::Bytes) -> Self::Bytes;
     /// Bitwise or.
     fn or(self, a: Self::Bytes, b: Self::Bytes) -> Self::Bytes;
+    /// Bytes `4r..4r+4` of result `q` are bytes `4q..4q+4` of `rows[r]`.
+    fn transpose_quads(self, rows: &[Self::Bytes; 8]) -> [Self::Bytes; 8];
     /// `table[byte]` for each byte; bytes must be below 16.
     fn lookup(self, table: &[u8; 16], bytes: Self::Bytes) -> Self::Bytes;
 

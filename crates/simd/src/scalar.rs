@@ -178,6 +178,11 @@ impl Isa for Scalar {
     }
 
     #[inline(always)]
+    fn transpose_quads(self, rows: &[[u8; 32]; 8]) -> [[u8; 32]; 8] {
+        from_fn(|quad| from_fn(|i| rows[i / 4][4 * quad + i % 4]))
+    }
+
+    #[inline(always)]
     fn transpose(self, rows: &[[f32; 8]; 8]) -> [[f32; 8]; 8] {
         from_fn(|j| from_fn(|i| rows[i][j]))
     }

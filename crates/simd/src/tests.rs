@@ -76,6 +76,10 @@ fn observe<I: Isa>(isa: I, seed: u64) -> Vec<f32> {
             for column in isa.transpose(&rows) {
                 seen.extend(stored(isa, column));
             }
+            let rows = std::array::from_fn(|row| isa.load(&any.map(|byte| byte.rotate_left(row as u32))));
+            for quads in isa.transpose_quads(&rows) {
+                seen.extend(shown(isa, quads));
+            }
             let rows: [I::Ints; 8] = std::array::from_fn(|row| {
                 let dots =
                     isa.dot_signed(isa.load(&any.map(|byte| byte.rotate_left(row as u32))), activation);

@@ -327,6 +327,15 @@ macro_rules! isa_of_256_bits {
             }
 
             #[inline(always)]
+            fn transpose_quads(self, rows: &[__m256i; 8]) -> [__m256i; 8] {
+                // SAFETY: `self` proves AVX. The casts leave the bits as they are.
+                unsafe {
+                    let floats = rows.map(|row| _mm256_castsi256_ps(row));
+                    self.transpose(&floats).map(|row| _mm256_castps_si256(row))
+                }
+            }
+
+            #[inline(always)]
             fn half_sums(self, rows: &[__m256i; 8]) -> [__m256i; 2] {
                 // SAFETY: `self` proves AVX2. Each addition of neighbours halves the lanes of a row and doubles the
                 // rows of a vector; the low and high 128 bits stay apart until the end.
