@@ -69,6 +69,27 @@ mod hermes {
     }
 
     #[test]
+    fn a_call_without_marks_at_the_beginning_is_a_call() {
+        let answer = "\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Rome\"}}\n";
+        assert_eq!(hermes(answer), weather(r#"{"city": "Rome"}"#));
+        let [first, second] = [call(0, "weather", r#"{"city": "Rome"}"#), call(1, "time", "{}")];
+        let several = format!("{answer}{{\"name\": \"time\", \"arguments\": {{}}}}");
+        assert_eq!(hermes(&several), [first, second].concat());
+    }
+
+    #[test]
+    fn an_object_that_calls_no_tool_and_one_within_text_are_text() {
+        for answer in [
+            "{\"name\": \"Rome\", \"arguments\": {}}",
+            "{}",
+            "{",
+            "So: {\"name\": \"time\", \"arguments\": {}}",
+        ] {
+            assert_eq!(hermes(answer), [text(answer)]);
+        }
+    }
+
+    #[test]
     fn text_before_a_call_is_text_and_white_space_around_calls_is_nothing() {
         let answer = "I'll look it up.\n\n<tool_call>\n\
             {\"name\": \"weather\", \"arguments\": {\"city\": \"Rome\"}}\n\
@@ -142,7 +163,6 @@ mod hermes {
             "<tool_call>{\"name\": \"weather\", \"argum",
             "<tool_call>weather</tool_call>",
             "a </tool_call> b <tool_c\n",
-            "{\"name\": \"weather\", \"arguments\": {}}",
         ] {
             assert_eq!(hermes(answer), [text(answer)]);
         }

@@ -41,8 +41,7 @@ def chat(client, model):
 
 def tools(client, model):
     options = {"model": model, "max_tokens": 100, "extra_body": {"temperature": 0}, "tools": [WEATHER], "messages": ASK}
-    # Left to itself, a model of this size rather talks about the tool.
-    for choice in ({"type": "any"}, {"type": "tool", "name": "get_weather"}):
+    for choice in ({"type": "auto"}, {"type": "any"}, {"type": "tool", "name": "get_weather"}):
         whole = client.messages.create(**options, tool_choice=choice)
         use = whole.content[-1]
         assert whole.stop_reason == "tool_use" and use.name == "get_weather" and use.input["city"], whole

@@ -20,13 +20,12 @@ WEATHER = {
         },
     },
 }
-ASK = [{"role": "user", "content": "What is the weather in Paris? Use the tool, with celsius."}]
+ASK = [{"role": "user", "content": "What is the weather in Paris? Call get_weather, with celsius."}]
 
 
 def tools(client, model):
     options = {"model": model, "messages": ASK, "tools": [WEATHER], "temperature": 0, "max_tokens": 100}
-    # Left to itself, a model of this size rather talks about the tool.
-    for choice in ("required", {"type": "function", "function": {"name": "get_weather"}}):
+    for choice in ("auto", "required", {"type": "function", "function": {"name": "get_weather"}}):
         whole = client.chat.completions.create(**options, tool_choice=choice)
         (call,) = whole.choices[0].message.tool_calls
         assert whole.choices[0].finish_reason == "tool_calls" and call.function.name == "get_weather", whole

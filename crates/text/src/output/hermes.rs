@@ -1,4 +1,5 @@
-//! Calls as `<tool_call>{"name": …, "arguments": {…}}</tool_call>`.
+//! Calls as `<tool_call>{"name": …, "arguments": {…}}</tool_call>`. Small models forget the marks: an answer that
+//! begins with such an object is a call too.
 
 use super::arguments::Progress;
 use super::call::CallReader;
@@ -9,6 +10,8 @@ use super::mark::TextScan;
 
 pub(super) const OPEN: &str = "<tool_call>";
 pub(super) const CLOSE: &str = "</tool_call>";
+/// What a call without marks begins with.
+const BARE: &str = "{";
 
 /// Reads text with such calls in it. The closing mark may be missing.
 #[derive(Debug)]
@@ -22,26 +25,37 @@ impl HermesReader {
     pub(super) fn new(tools: Vec<CallableTool>) -> Self {
         Self { tools, text: TextScan::default(), call: None }
     }
+
+    fn push_to_call(&mut self, c: char, events: &mut Events) -> Progress {
+        let Some(call) = &mut self.call else { return Progress::Refused };
+        let progress = call.push(c, &self.tools, events);
+        if progress != Progress::More {
+            self.call = None;
+            self.text.resume(progress == Progress::Done);
+        }
+        progress
+    }
 }
 
 impl AnswerReader for HermesReader {
     fn push(&mut self, c: char, events: &mut Events) {
-        if let Some(call) = &mut self.call {
-            let progress = call.push(c, &self.tools, events);
-            if progress != Progress::More {
-                self.call = None;
-                self.text.resume(progress == Progress::Done);
-            }
-            if progress != Progress::Refused {
-                return;
-            }
+        if self.push_to_call(c, events) != Progress::Refused {
+            return;
         }
-        let Some(found) = self.text.push(c, &[OPEN, CLOSE], &[], events) else { return };
-        if found.mark == OPEN {
-            self.call = Some(CallReader::new(found.lead));
-        } else if !self.text.follows_call() {
-            events.text(&found.lead);
-            self.text.resume(false);
+        let marks: &[&str] = if self.text.told_text() { &[OPEN, CLOSE] } else { &[OPEN, CLOSE, BARE] };
+        let Some(mut found) = self.text.push(c, marks, &[], events) else { return };
+        match found.mark {
+            OPEN => self.call = Some(CallReader::new(found.lead)),
+            BARE => {
+                found.lead.pop();
+                self.call = Some(CallReader::new(found.lead));
+                self.push_to_call(c, events);
+            }
+            _ if self.text.follows_call() => {}
+            _ => {
+                events.text(&found.lead);
+                self.text.resume(false);
+            }
         }
     }
 
