@@ -4,9 +4,9 @@ use serde_json::{Map, Value};
 
 use crate::chat_messages::{check_messages, continues};
 use crate::chat_tools::{tool_choice, tools};
-use crate::fields::is_empty;
 use crate::sampling::{choices, session};
-use crate::{Error, Fields, Format, Reasoning, Sampling, StreamOptions, ToolChoice, Turn};
+use crate::unsupported::refuse_unsupported_in_chat;
+use crate::{Error, Fields, Format, Reasoning, Sampling, StreamOptions, Turn};
 
 /// Most alternatives per token, as OpenAI allows.
 const MOST_TOP_LOGPROBS: usize = 20;
@@ -17,12 +17,14 @@ const MOST_TOP_LOGPROBS: usize = 20;
 /// [`Error::InvalidRequest`] naming the first field that can't be served as it is.
 pub fn parse_chat(body: &[u8]) -> Result<Turn, Error> {
     let mut fields = Fields::parse(body)?;
-    refuse_unsupported(&fields)?;
+    refuse_unsupported_in_chat(&fields)?;
     let messages = check_messages(fields.take("messages"))?;
     let tools = tools(&mut fields)?;
-    let turn = Turn {
+    let (tool_choice, allowed_tools) = tool_choice(fields.get("tool_choice"), &tools)?;
+    Ok(Turn {
         model: fields.text("model")?.map(str::to_owned),
-        tool_choice: tool_choice(fields.get("tool_choice"), &tools)?,
+        tool_choice,
+        allowed_tools,
         parallel_tool_calls: fields.flag("parallel_tool_calls")?.unwrap_or(true),
         format: format(&mut fields)?,
         sampling: Sampling::read(&fields)?,
@@ -35,22 +37,7 @@ pub fn parse_chat(body: &[u8]) -> Result<Turn, Error> {
         delivery: StreamOptions::read(&fields)?,
         messages,
         tools,
-    };
-    if turn.format != Format::Text && matches!(turn.tool_choice, ToolChoice::Required | ToolChoice::Named(_))
-    {
-        let reason = "asks for a text while tool_choice asks for a tool call; leave one of them out";
-        return Err(Error::invalid("response_format", reason));
-    }
-    Ok(turn)
-}
-
-fn refuse_unsupported(fields: &Fields) -> Result<(), Error> {
-    for name in ["functions", "audio", "prediction", "web_search_options"] {
-        fields.refuse_unless(name, is_empty)?;
-    }
-    let passive = |value: &Value| matches!(value.as_str(), Some("none" | "auto"));
-    fields.refuse_unless("function_call", passive)?;
-    fields.refuse_unless("modalities", |kinds| *kinds == serde_json::json!(["text"]))
+    })
 }
 
 /// `response_format`, else `grammar`.
@@ -144,7 +131,7 @@ mod tests {
             "user": "u", "store": true, "metadata": {}, "prompt_cache_key": "k", "reasoning_effort": "low",
             "parallel_tool_calls": true, "max_tokens": 5, "max_completion_tokens": 7, "stop": "x", "seed": -1,
             "top_k": -1, "stream": true, "stream_options": {"include_usage": true}, "temperature": null,
-            "verbosity": "low", "service_tier": "auto", "top_logprobs": 0, "safety_identifier": "s",
+            "verbosity": "low", "service_tier": "auto", "prediction": {"type": "content", "content": "c"}, "top_logprobs": 0, "safety_identifier": "s",
         }))
         .unwrap();
         assert_eq!(turn.sampling.max_tokens, Some(7));
@@ -176,6 +163,7 @@ mod tests {
             ("messages", json!([])),
             ("reasoning_effort", json!("much")),
             ("audio", json!({"voice": "v"})),
+            ("guided_json", json!({"type": "object"})),
         ];
         for (name, value) in cases {
             let error = parse(json!({name: value})).unwrap_err();

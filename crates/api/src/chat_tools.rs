@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::nested::allowed_tools;
 use crate::{Error, Fields, Tool, ToolChoice};
 
 /// Most tools of one request, as OpenAI allows.
@@ -57,7 +58,12 @@ pub(crate) fn is_name(name: &str) -> bool {
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
 }
 
-pub(crate) fn tool_choice(choice: Option<&Value>, tools: &[Tool]) -> Result<ToolChoice, Error> {
+/// The choice, and the names of the tools that it is limited to.
+pub(crate) fn tool_choice(
+    choice: Option<&Value>,
+    tools: &[Tool],
+) -> Result<(ToolChoice, Option<Vec<String>>), Error> {
+    let forms = "must be none, auto, required, a named function or allowed_tools";
     let wrong = |reason: &str| Err(Error::invalid("tool_choice", reason));
     let choice = match choice {
         None => ToolChoice::Auto,
@@ -65,20 +71,31 @@ pub(crate) fn tool_choice(choice: Option<&Value>, tools: &[Tool]) -> Result<Tool
             "none" => ToolChoice::None,
             "auto" => ToolChoice::Auto,
             "required" => ToolChoice::Required,
-            _ => return wrong("must be none, auto, required or a named function"),
+            _ => return wrong(forms),
         },
-        Some(named) if named["type"] == "function" => match named["function"]["name"].as_str() {
-            Some(name) => ToolChoice::Named(name.to_owned()),
-            None => return wrong("names no function"),
+        Some(object) => match object["type"].as_str() {
+            Some("function") => match object["function"]["name"].as_str() {
+                Some(name) => ToolChoice::Named(name.to_owned()),
+                None => return wrong("names no function"),
+            },
+            Some("allowed_tools") => {
+                let at = "tool_choice.allowed_tools";
+                return allowed_tools(
+                    &object["allowed_tools"],
+                    at,
+                    tools,
+                    |entry| &entry["function"]["name"],
+                );
+            }
+            _ => return wrong(forms),
         },
-        Some(_) => return wrong("must be none, auto, required or a named function"),
     };
     match &choice {
         ToolChoice::Required if tools.is_empty() => wrong("asks for a tool call but there are no tools"),
         ToolChoice::Named(name) if !tools.iter().any(|tool| tool.name == *name) => {
             wrong(&format!("names {name}, which is not among the tools"))
         }
-        _ => Ok(choice),
+        _ => Ok((choice, None)),
     }
 }
 
@@ -90,8 +107,14 @@ mod tests {
         let body = json!({"tools": tools_value});
         let mut fields = Fields::parse(body.to_string().as_bytes()).unwrap();
         let tools = tools(&mut fields)?;
-        let choice = tool_choice(Some(&choice).filter(|choice| !choice.is_null()), &tools)?;
+        let (choice, _) = tool_choice(Some(&choice).filter(|choice| !choice.is_null()), &tools)?;
         Ok((tools, choice))
+    }
+
+    fn allowed(mode: &str, names: &[&str]) -> Value {
+        let entry = |name: &&str| json!({"type": "function", "function": {"name": name}});
+        let tools: Vec<Value> = names.iter().map(entry).collect();
+        json!({"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}})
     }
 
     fn add() -> Value {
@@ -110,6 +133,23 @@ mod tests {
     }
 
     #[test]
+    fn a_choice_can_be_limited_to_some_tools() {
+        let tools = ["add", "multiply"].map(|name| Tool {
+            name: name.into(),
+            description: None,
+            parameters: json!({}),
+        });
+        let choice = |mode, names: &[&str]| tool_choice(Some(&allowed(mode, names)), &tools);
+        assert_eq!(choice("auto", &["add"]).unwrap(), (ToolChoice::Auto, Some(vec!["add".into()])));
+        let both = Some(vec!["multiply".into(), "add".into()]);
+        assert_eq!(choice("required", &["multiply", "add"]).unwrap(), (ToolChoice::Required, both));
+        let param = |choice: Result<_, Error>| choice.unwrap_err().body()["error"]["param"].clone();
+        assert_eq!(param(choice("any", &["add"])), "tool_choice.allowed_tools.mode");
+        assert_eq!(param(choice("auto", &[])), "tool_choice.allowed_tools.tools");
+        assert_eq!(param(choice("auto", &["add", "divide"])), "tool_choice.allowed_tools.tools[1]");
+    }
+
+    #[test]
     fn what_is_wrong_is_named() {
         let param = |tools, choice| {
             let error = read(tools, choice).unwrap_err();
@@ -122,6 +162,6 @@ mod tests {
         assert_eq!(param(json!([]), json!("required")), "tool_choice");
         let other = json!({"type": "function", "function": {"name": "other"}});
         assert_eq!(param(json!([add()]), other), "tool_choice");
-        assert_eq!(param(json!([add()]), json!({"type": "allowed_tools"})), "tool_choice");
+        assert_eq!(param(json!([add()]), json!({"type": "custom"})), "tool_choice");
     }
 }

@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use crate::chat::format;
 use crate::sampling::{choices, session};
+use crate::unsupported::refuse_unsupported;
 use crate::{Error, Fields, Format, Sampling, StreamOptions};
 
 /// The text to continue.
@@ -52,6 +53,7 @@ impl CompletionRequest {
     /// [`Error::InvalidRequest`] naming the first field that can't be served as it is.
     pub fn parse(body: &[u8]) -> Result<Self, Error> {
         let mut fields = Fields::parse(body)?;
+        refuse_unsupported(&fields)?;
         let choices = choices(&fields)?;
         fields.refuse_unless("best_of", |best| best.as_u64() == Some(choices as u64))?;
         let request = Self {

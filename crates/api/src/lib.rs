@@ -28,6 +28,7 @@ mod responses_input;
 mod responses_output;
 mod sampling;
 mod turn;
+mod unsupported;
 mod usage;
 
 pub use chat::parse_chat;

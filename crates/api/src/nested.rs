@@ -72,6 +72,35 @@ pub(crate) fn check_tools(tools: &[Tool], choice: &ToolChoice) -> Result<(), Err
     }
 }
 
+/// Reads `mode` and `tools` of an `allowed_tools` choice, checked against the tools there are. `name_of` finds the
+/// name in an entry; `at` is the path of the object.
+pub(crate) fn allowed_tools(
+    object: &Value,
+    at: &str,
+    tools: &[Tool],
+    name_of: fn(&Value) -> &Value,
+) -> Result<(ToolChoice, Option<Vec<String>>), Error> {
+    let choice = match object["mode"].as_str() {
+        Some("auto") => ToolChoice::Auto,
+        Some("required") => ToolChoice::Required,
+        _ => return Err(Error::invalid(format!("{at}.mode"), "must be auto or required")),
+    };
+    let entries = list(Some(object["tools"].clone()), &format!("{at}.tools"))?;
+    if entries.is_empty() {
+        return Err(Error::invalid(format!("{at}.tools"), "must name at least one tool"));
+    }
+    let read = |(index, entry): (usize, &Value)| {
+        let wrong = |reason: String| Err(Error::invalid(format!("{at}.tools[{index}]"), reason));
+        match name_of(entry).as_str().filter(|_| entry["type"] == "function") {
+            Some(name) if tools.iter().any(|tool| tool.name == name) => Ok(name.to_owned()),
+            Some(name) => wrong(format!("'{name}' is not among the tools")),
+            None => wrong("must be a function with a name".to_owned()),
+        }
+    };
+    let names = entries.iter().enumerate().map(read).collect::<Result<_, _>>()?;
+    Ok((choice, Some(names)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::fields::is_empty;
-use crate::nested::{check_tools, kind, list, required_text, schema, tool};
+use crate::nested::{allowed_tools, check_tools, kind, list, required_text, schema, tool};
 use crate::responses_input::conversation;
 use crate::sampling::session;
 use crate::{Error, Fields, Format, Reasoning, Sampling, StreamOptions, Tool, ToolChoice, Turn};
@@ -53,7 +53,7 @@ pub fn parse_responses(body: &[u8]) -> Result<ResponsesRequest, Error> {
     }
     let echo = echo(&fields);
     let tools = tools(fields.take("tools"))?;
-    let tool_choice = tool_choice(fields.get("tool_choice"))?;
+    let (tool_choice, allowed_tools) = tool_choice(fields.get("tool_choice"), &tools)?;
     check_tools(&tools, &tool_choice)?;
     let previous_response_id = fields.text("previous_response_id")?.map(str::to_owned);
     let messages = conversation(fields.take("input"))?;
@@ -65,6 +65,7 @@ pub fn parse_responses(body: &[u8]) -> Result<ResponsesRequest, Error> {
         messages: Value::Array(messages),
         tools,
         tool_choice,
+        allowed_tools,
         parallel_tool_calls: fields.flag("parallel_tool_calls")?.unwrap_or(true),
         format: format(&fields)?,
         sampling: Sampling {
@@ -130,21 +131,29 @@ fn tools(value: Option<Value>) -> Result<Vec<Tool>, Error> {
     list(value, "tools")?.into_iter().enumerate().map(read).collect()
 }
 
-fn tool_choice(choice: Option<&Value>) -> Result<ToolChoice, Error> {
-    let wrong = || Error::invalid("tool_choice", "must be none, auto, required or {type: function, name}");
-    match choice {
-        None => Ok(ToolChoice::Auto),
+/// The choice, and the names of the tools that it is limited to.
+fn tool_choice(choice: Option<&Value>, tools: &[Tool]) -> Result<(ToolChoice, Option<Vec<String>>), Error> {
+    let at = "tool_choice";
+    let wrong = || {
+        let forms =
+            "must be none, auto, required, {type: function, name} or {type: allowed_tools, mode, tools}";
+        Error::invalid(at, forms)
+    };
+    let choice = match choice {
+        None => ToolChoice::Auto,
         Some(Value::String(word)) => match word.as_str() {
-            "none" => Ok(ToolChoice::None),
-            "auto" => Ok(ToolChoice::Auto),
-            "required" => Ok(ToolChoice::Required),
-            _ => Err(wrong()),
+            "none" => ToolChoice::None,
+            "auto" => ToolChoice::Auto,
+            "required" => ToolChoice::Required,
+            _ => return Err(wrong()),
         },
-        Some(named) if named["type"] == "function" => {
-            Ok(ToolChoice::Named(required_text(named, "name", "tool_choice")?.to_owned()))
-        }
-        Some(_) => Err(wrong()),
-    }
+        Some(object) => match object["type"].as_str() {
+            Some("function") => ToolChoice::Named(required_text(object, "name", at)?.to_owned()),
+            Some("allowed_tools") => return allowed_tools(object, at, tools, |entry| &entry["name"]),
+            _ => return Err(wrong()),
+        },
+    };
+    Ok((choice, None))
 }
 
 fn format(fields: &Fields) -> Result<Format, Error> {
@@ -219,6 +228,16 @@ mod tests {
     }
 
     #[test]
+    fn a_choice_can_be_limited_to_some_tools() {
+        let function = |name: &str| json!({"type": "function", "name": name});
+        let tools = json!([function("read"), function("write")]);
+        let choice = json!({"type": "allowed_tools", "mode": "required", "tools": [function("read")]});
+        let turn = parse(json!({"tools": tools, "tool_choice": choice})).unwrap().turn;
+        assert_eq!((turn.tool_choice, turn.allowed_tools), (ToolChoice::Required, Some(vec!["read".into()])));
+        assert_eq!(turn.tools.len(), 2);
+    }
+
+    #[test]
     fn what_is_left_out_has_the_usual_values() {
         let request = parse(json!({"top_logprobs": 5})).unwrap();
         assert!(request.store && request.turn.parallel_tool_calls);
@@ -239,6 +258,8 @@ mod tests {
             (json!({"tools": [{"type": "function"}]}), "tools[0].name"),
             (json!({"tool_choice": "required"}), "tool_choice"),
             (json!({"tool_choice": {"type": "mcp"}}), "tool_choice"),
+            (json!({"tool_choice": {"type": "allowed_tools", "mode": "any"}}), "tool_choice.mode"),
+            (json!({"tool_choice": {"type": "allowed_tools", "mode": "auto"}}), "tool_choice.tools"),
             (json!({"tool_choice": {"type": "function", "name": "x"}}), "tool_choice.name"),
             (json!({"text": {"format": {"type": "json_schema", "name": "n"}}}), "text.format.schema"),
             (json!({"text": {"format": {"type": "grammar"}}}), "text.format.type"),

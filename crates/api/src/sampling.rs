@@ -2,7 +2,6 @@
 
 use serde_json::Value;
 
-use crate::fields::is_empty;
 use crate::{Error, Fields};
 
 /// Most stop texts of one request. OpenAI allows 4; editors send long lists for code completion.
@@ -43,7 +42,6 @@ pub struct Sampling {
 
 impl Sampling {
     pub(crate) fn read(fields: &Fields) -> Result<Self, Error> {
-        fields.refuse_unless("kv", is_empty)?;
         let repeat = match fields.number("repeat_penalty", 0.01..=100.0)? {
             None => fields.number("repetition_penalty", 0.01..=100.0)?,
             some => some,

@@ -18,6 +18,9 @@ pub struct Turn {
     pub tools: Vec<Tool>,
     /// Which of them must or may be called.
     pub tool_choice: ToolChoice,
+    /// Names of the tools that may be called; `None` allows all. The others are shown to the model nevertheless, so
+    /// that the prompt stays the same and its state can be reused.
+    pub allowed_tools: Option<Vec<String>>,
     /// Whether one answer may call several.
     pub parallel_tool_calls: bool,
     /// What the text of the answer must look like.

@@ -115,9 +115,30 @@ impl GrammarCompiler {
         trigger: &str,
         grammar: &Grammar,
     ) -> Result<Box<dyn Constraint>, GrammarError> {
-        let matcher = self.matcher(Source::of(grammar)?)?;
+        self.constraint(std::slice::from_ref(grammar), Trigger::new(trigger))
+    }
+
+    /// A constraint that follows any one of `grammars` from the first token on. They needn't differ in their first
+    /// token: each counts until the text no longer fits it.
+    ///
+    /// # Errors
+    /// As [`GrammarCompiler::compile`], for each of them and if there are none.
+    pub fn compile_any(&self, grammars: &[Grammar]) -> Result<Box<dyn Constraint>, GrammarError> {
+        if grammars.is_empty() {
+            return Err(GrammarError::invalid("there is none to choose from"));
+        }
+        self.constraint(grammars, None)
+    }
+
+    fn constraint(
+        &self,
+        grammars: &[Grammar],
+        trigger: Option<Trigger>,
+    ) -> Result<Box<dyn Constraint>, GrammarError> {
+        let matcher = |grammar| self.matcher(Source::of(grammar)?);
+        let matchers = grammars.iter().map(matcher).collect::<Result<_, _>>()?;
         let vocabulary = Arc::clone(&self.shared.vocabulary);
-        Ok(Box::new(GrammarConstraint::new(vocabulary, matcher, Trigger::new(trigger))))
+        Ok(Box::new(GrammarConstraint::new(vocabulary, matchers, trigger)))
     }
 
     /// How a mark such as `<tool_call>` is written in Lark: by number if it is one control token, else as a

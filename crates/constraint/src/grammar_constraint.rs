@@ -12,11 +12,12 @@ use toktrie::SimpleVob;
 /// Tokens per word of a mask.
 const WORD_BITS: usize = u32::BITS as usize;
 
-/// Follows one grammar through one answer.
+/// Follows one of several grammars through one answer: whichever still fits what was generated.
 #[derive(Clone)]
 pub(crate) struct GrammarConstraint {
     vocabulary: Arc<Vocabulary>,
-    matcher: Matcher,
+    /// One for each grammar that the answer may still be of; never empty.
+    matchers: Vec<Matcher>,
     /// What it still waits for.
     trigger: Option<Trigger>,
     /// An end-of-generation token has come.
@@ -24,21 +25,52 @@ pub(crate) struct GrammarConstraint {
 }
 
 impl GrammarConstraint {
-    pub(crate) fn new(vocabulary: Arc<Vocabulary>, matcher: Matcher, trigger: Option<Trigger>) -> Self {
-        Self { vocabulary, matcher, trigger, ended: false }
+    pub(crate) fn new(vocabulary: Arc<Vocabulary>, matchers: Vec<Matcher>, trigger: Option<Trigger>) -> Self {
+        Self { vocabulary, matchers, trigger, ended: false }
     }
 
-    /// Whether the grammar is complete and nothing can follow.
+    /// Whether a text is complete and nothing can follow it.
     fn is_complete(&self) -> Result<bool, String> {
-        match self.matcher.get_error() {
+        match self.matchers.iter().find_map(Matcher::get_error) {
             Some(reason) => Err(engine_reason(&reason)),
-            None => Ok(self.ended || self.matcher.is_stopped()),
+            None => Ok(self.ended || self.matchers.iter().all(Matcher::is_stopped)),
         }
     }
 
     fn may_end(&mut self) -> Result<bool, String> {
-        Ok(self.is_complete()?
-            || self.matcher.is_accepting().map_err(|reason| engine_reason(&reason.to_string()))?)
+        let mut may_end = self.is_complete()?;
+        for matcher in &mut self.matchers {
+            may_end |= matcher.is_stopped() || matcher.is_accepting().map_err(told)?;
+        }
+        Ok(may_end)
+    }
+
+    /// The tokens that any of the grammars allows.
+    fn allowed(&mut self) -> Result<SimpleVob, String> {
+        let mut union: Option<SimpleVob> = None;
+        for matcher in &mut self.matchers {
+            // Of a complete text this gives the end of generation.
+            let mask = matcher.compute_mask_or_eos().map_err(told)?;
+            match &mut union {
+                Some(union) => union.or(&mask),
+                None => union = Some(mask),
+            }
+        }
+        Ok(union.unwrap_or_default())
+    }
+
+    /// Goes on with the grammars that allow `token`.
+    fn consume(&mut self, token: u32) -> Result<(), String> {
+        let mut fits = Vec::with_capacity(self.matchers.len());
+        for matcher in &mut self.matchers {
+            fits.push(!matcher.is_stopped() && matcher.try_consume_tokens(&[token]).map_err(told)? == 1);
+        }
+        if !fits.contains(&true) {
+            return Err(format!("the grammar does not allow token {token} here"));
+        }
+        let mut fits = fits.into_iter();
+        self.matchers.retain(|_| fits.next() == Some(true));
+        Ok(())
     }
 }
 
@@ -50,7 +82,7 @@ impl Constraint for GrammarConstraint {
         if self.is_complete()? {
             return keep_only(logits, &self.vocabulary.end);
         }
-        let allowed = self.matcher.compute_mask().map_err(|reason| engine_reason(&reason.to_string()))?;
+        let allowed = self.allowed()?;
         apply(&allowed, logits, self.vocabulary.tokens.len())
     }
 
@@ -68,16 +100,17 @@ impl Constraint for GrammarConstraint {
         if self.is_complete()? {
             return Err(format!("token {token} came after the end of the grammar"));
         }
-        match self.matcher.try_consume_tokens(&[token]) {
-            Ok(1) => Ok(()),
-            Ok(_) => Err(format!("the grammar does not allow token {token} here")),
-            Err(reason) => Err(engine_reason(&reason.to_string())),
-        }
+        self.consume(token)
     }
 
     fn fork(&self) -> Box<dyn Constraint> {
         Box::new(self.clone())
     }
+}
+
+/// What the engine says, for the user to read.
+fn told(reason: impl fmt::Display) -> String {
+    engine_reason(&reason.to_string())
 }
 
 impl fmt::Debug for GrammarConstraint {

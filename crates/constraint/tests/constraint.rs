@@ -59,6 +59,37 @@ fn a_fork_goes_its_own_way() {
 }
 
 #[test]
+fn any_of_several_grammars_is_followed_to_its_end() {
+    let call = Grammar::Lark("start: <[256]> \"{}\"".to_owned());
+    let schema = Grammar::JsonSchema(json!({"const": {"a": 1}}));
+    let numbers = Grammar::Gbnf("root ::= \"{\" [0-9] \"}\" [0-9]?".to_owned());
+    let either = || compiler().compile_any(&[call.clone(), schema.clone(), numbers.clone()]).unwrap();
+    assert_eq!(allowed(either().as_mut()), [u32::from(b'{'), CALL, 259], "the piece 259 begins with a brace");
+    let mut called = either();
+    called.accept(CALL).unwrap();
+    assert_eq!(allowed(called.as_mut()), [u32::from(b'{')]);
+    assert!(follows(called, "{}"));
+    for text in [r#"{"a":1}"#, "{7}", "{7}8"] {
+        assert!(follows(either(), text), "{text}");
+    }
+    for text in ["{}", r#"{"a":2}"#, "{7", "{78}", ""] {
+        assert!(!follows(either(), text), "{text}");
+    }
+}
+
+#[test]
+fn a_text_that_only_some_of_the_grammars_end_with_may_end_or_go_on() {
+    let grammar = |text: &str| Grammar::Lark(format!("start: \"{text}\""));
+    let mut constraint = compiler().compile_any(&[grammar("a"), grammar("abc")]).unwrap();
+    assert!(constraint.accept(u32::from(b'b')).unwrap_err().contains("not allow"));
+    accept_text(constraint.as_mut(), "a");
+    assert_eq!(allowed(constraint.as_mut()), [u32::from(b'b'), END[0], END[1]]);
+    assert!(follows(constraint.fork(), "") && follows(constraint.fork(), "bc"));
+    assert!(!follows(constraint, "b"));
+    assert!(compiler().compile_any(&[]).is_err());
+}
+
+#[test]
 fn a_triggered_constraint_is_idle_until_its_mark() {
     let grammar = Grammar::JsonSchema(json!({"const": {"a": 1}}));
     let mut constraint = compiler().compile_after("<call>", &grammar).unwrap();

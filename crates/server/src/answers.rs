@@ -78,6 +78,10 @@ impl Answers {
         Ok(Self { model, exchange, choices, stop, usage, steps, finished: false })
     }
 
+    pub(crate) fn exchange(&self) -> &Exchange {
+        &self.exchange
+    }
+
     /// The next step, or why there is none.
     pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Step, Error>> {
         loop {

@@ -1,7 +1,7 @@
 //! What every exchange gets: a request id, a check of its key, the CORS headers (Fetch standard, section 3.3), and a
 //! line in the access log.
 
-use axum::extract::{Request, State};
+use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -29,7 +29,8 @@ pub(crate) async fn edge(State(node): State<Node>, mut request: Request, next: N
     let open = OPEN_PATHS.contains(&request.uri().path());
     let key = if open { Ok(0) } else { settings.api_keys.check(request.headers()) };
     let log = settings.access_log.clone().filter(|_| !open);
-    let exchange = Exchange::new(id.clone(), key.as_ref().copied().unwrap_or(0), log);
+    let asker = key.as_ref().copied().unwrap_or(0);
+    let exchange = Exchange::new(id.clone(), asker, route(&request), node.traffic().clone(), log);
     exchange.note("method", request.method().as_str());
     exchange.note("path", request.uri().path());
     let path = request.uri().path().to_owned();
@@ -41,8 +42,11 @@ pub(crate) async fn edge(State(node): State<Node>, mut request: Request, next: N
             next.run(request).await
         }
     };
+    if let Some(error) = response.extensions().get() {
+        exchange.note_error(error);
+    }
     let mut response = in_dialect(&path, &id, response);
-    exchange.note("status", response.status().as_u16());
+    exchange.note_status(response.status().as_u16());
     let headers = response.headers_mut();
     if let Some(origin) = &settings.allow_origin {
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
@@ -66,6 +70,12 @@ fn preflight(asking: &HeaderMap) -> Response {
     headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, asked.unwrap_or(ALLOWED_HEADERS));
     headers.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("86400"));
     (StatusCode::NO_CONTENT, headers).into_response()
+}
+
+/// The path as it is routed: paths that clients make up must not become labels of metrics.
+fn route(request: &Request) -> String {
+    let matched = request.extensions().get::<MatchedPath>();
+    matched.map_or("none", MatchedPath::as_str).to_owned()
 }
 
 fn request_id(headers: &HeaderMap) -> String {

@@ -22,7 +22,7 @@ pub(crate) async fn embed(
 ) -> Result<Json<Value>, Refusal> {
     let EmbeddingRequest { model, inputs, base64 } = EmbeddingRequest::parse(&body)?;
     let model = Arc::new(node.lend(model.as_deref()).await?);
-    exchange.note("model", model.id());
+    exchange.note_model(model.id());
     let name = model.id().to_owned();
     let prompts = {
         let model = model.clone();

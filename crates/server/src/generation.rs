@@ -82,7 +82,7 @@ pub(crate) async fn start(
     exchange: Exchange,
     prepare: impl FnOnce(&Model, &Exchange) -> Result<Prepared, Error> + Send + 'static,
 ) -> Result<Started, Error> {
-    exchange.note("model", model.id());
+    exchange.note_model(model.id());
     let for_fault = exchange.clone();
     let work = tokio::task::spawn_blocking(move || {
         let Prepared { jobs, setup, prompt_tokens } = prepare(&model, &exchange)?;

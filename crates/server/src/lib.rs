@@ -26,6 +26,7 @@ mod routes;
 mod running;
 mod serve;
 mod stream;
+mod system_messages;
 mod text;
 
 pub use exchange::AccessLog;

@@ -171,6 +171,15 @@ impl Model {
         self.grammars()?.compile(grammar).map_err(|error| refusal(param, &error))
     }
 
+    /// As [`Model::constraint`], for texts of any one of several grammars.
+    pub(crate) fn constraint_any(
+        &self,
+        param: &str,
+        grammars: &[Grammar],
+    ) -> Result<Box<dyn Constraint>, Error> {
+        self.grammars()?.compile_any(grammars).map_err(|error| refusal(param, &error))
+    }
+
     /// As [`Model::constraint`], from the first `trigger` in the answer on.
     pub(crate) fn constraint_after(
         &self,

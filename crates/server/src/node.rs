@@ -12,6 +12,7 @@ use lichen_registry::Limits;
 
 use crate::exchange::AccessLog;
 use crate::host::{Host, Lease};
+use crate::metrics::Traffic;
 use crate::order::{LoadOrder, Loader};
 use crate::responses::Conversations;
 use crate::{ApiKeys, Model};
@@ -101,6 +102,7 @@ struct Inner {
     settings: Settings,
     host: Host,
     conversations: Conversations,
+    traffic: Arc<Traffic>,
     started: Instant,
     draining: AtomicBool,
 }
@@ -117,6 +119,7 @@ impl Node {
             settings,
             host,
             conversations: Conversations::default(),
+            traffic: Arc::default(),
             started: Instant::now(),
             draining: AtomicBool::new(false),
         })))
@@ -134,6 +137,11 @@ impl Node {
     /// Conversations that later responses continue.
     pub(crate) fn conversations(&self) -> &Conversations {
         &self.0.conversations
+    }
+
+    /// Counts of all requests.
+    pub(crate) fn traffic(&self) -> &Arc<Traffic> {
+        &self.0.traffic
     }
 
     pub(crate) fn info(&self) -> &Info {

@@ -3,7 +3,7 @@
 use axum::Json;
 use serde_json::{Map, Value, json};
 
-/// One route: method, path, what it does, and the fields of its body with their JSON types.
+/// One route: method, path, what it does, and the fields of its body with their JSON types (`|` between several).
 pub(crate) struct Route {
     method: &'static str,
     path: &'static str,
@@ -23,7 +23,7 @@ const SAMPLING: [(&str, &str); 14] = [
     ("frequency_penalty", "number"),
     ("logit_bias", "object"),
     ("seed", "integer"),
-    ("stop", "array"),
+    ("stop", "string|array"),
     ("ignore_eos", "boolean"),
     ("session_id", "string"),
     ("stream", "boolean"),
@@ -64,7 +64,9 @@ pub(crate) const ROUTES: [Route; 20] = [
             ("model", "string"),
             ("messages", "array"),
             ("tools", "array"),
+            ("tool_choice", "string|object"),
             ("parallel_tool_calls", "boolean"),
+            ("max_completion_tokens", "integer"),
             ("response_format", "object"),
             ("grammar", "string"),
             ("n", "integer"),
@@ -216,12 +218,20 @@ fn operation(route: &Route) -> Value {
         let sampling: &[_] = if SAMPLED.contains(&route.path) { &SAMPLING } else { &[] };
         let fields = route.fields.iter().chain(sampling);
         let properties: Map<String, Value> =
-            fields.map(|(name, kind)| ((*name).to_owned(), json!({"type": kind}))).collect();
+            fields.map(|(name, kind)| ((*name).to_owned(), json!({"type": types(kind)}))).collect();
         let schema = json!({"type": "object", "required": route.required, "properties": properties});
         operation["requestBody"] =
             json!({"required": true, "content": {"application/json": {"schema": schema}}});
     }
     operation
+}
+
+/// One type, or several with a bar between them.
+fn types(kind: &str) -> Value {
+    match kind.split('|').collect::<Vec<_>>().as_slice() {
+        [one] => json!(one),
+        several => json!(several),
+    }
 }
 
 fn error_schema() -> Value {

@@ -12,6 +12,7 @@ use crate::Model;
 use crate::answers::Job;
 use crate::exchange::Exchange;
 use crate::language::Conversation;
+use crate::system_messages::apply_template;
 
 /// A request that can be submitted.
 pub(crate) struct Prepared {
@@ -38,7 +39,7 @@ pub(crate) fn turn(model: &Model, exchange: &Exchange, turn: &Turn) -> Result<Pr
         (marks, begun)
     });
     let tools = offered(turn);
-    let mut request = base(model, exchange, &turn.sampling, turn.session.as_deref());
+    let mut request = base(model, exchange, &turn.sampling, turn.session.as_deref())?;
     request.logprobs = turn.logprobs;
     request.constraint = constraint(model, turn, &tools)?;
     request.thinking = thinking.map(|(marks, begun)| watch(model, turn, marks, begun));
@@ -48,7 +49,8 @@ pub(crate) fn turn(model: &Model, exchange: &Exchange, turn: &Turn) -> Result<Pr
     if let Some((marks, _)) = thinking {
         request.visible.extend(visible(model, &[marks.open, marks.close]));
     }
-    let setup = OutputSetup { thinking, tools: (!tools.is_empty()).then_some((style.tools, tools)) };
+    let tools = (!tools.is_empty()).then_some((style.tools, tools));
+    let setup = OutputSetup { thinking, tools, calls_or_text: turn.format != Format::Text };
     let prompt_tokens = tokens.len();
     request.prompt = tokens;
     let jobs = several(request, turn.choices, 0).collect();
@@ -79,9 +81,7 @@ pub(crate) fn render(model: &Model, turn: &Turn) -> Result<String, Error> {
     let apply = |messages: &Value, add_generation_prompt: bool| {
         let tools = tools.as_ref();
         let conversation = Conversation { messages, tools, add_generation_prompt, variables: &variables };
-        model
-            .language()
-            .apply_template(conversation)
+        apply_template(model.language(), conversation)
             .map_err(|reason| Error::invalid("messages", format!("the chat template refuses them: {reason}")))
     };
     match turn.messages.as_array().filter(|_| turn.continues).map(Vec::as_slice) {
@@ -103,7 +103,7 @@ pub(crate) fn completion(
     exchange: &Exchange,
     asked: &CompletionRequest,
 ) -> Result<Prepared, Error> {
-    let mut base = base(model, exchange, &asked.sampling, asked.session.as_deref());
+    let mut base = base(model, exchange, &asked.sampling, asked.session.as_deref())?;
     base.logprobs = asked.logprobs;
     base.constraint = match format(&asked.format) {
         Some((param, grammar)) => Some(model.constraint(param, &grammar)?),
@@ -162,9 +162,20 @@ fn several(request: Request, count: usize, prompt: usize) -> impl Iterator<Item 
 }
 
 /// What the client said, else the model's defaults.
-fn base(model: &Model, exchange: &Exchange, asked: &lichen_api::Sampling, session: Option<&str>) -> Request {
+fn base(
+    model: &Model,
+    exchange: &Exchange,
+    asked: &lichen_api::Sampling,
+    session: Option<&str>,
+) -> Result<Request, Error> {
+    let tokens = model.language().vocabulary_size();
+    if let Some((token, _)) = asked.logit_bias.iter().find(|(token, _)| *token as usize >= tokens) {
+        let reason =
+            format!("names token {token}, and this model has the tokens 0 to {}", tokens.saturating_sub(1));
+        return Err(Error::invalid("logit_bias", reason));
+    }
     let defaults = model.defaults();
-    Request {
+    Ok(Request {
         max_tokens: asked.max_tokens,
         stop: asked.stop.clone(),
         sampling: Sampling {
@@ -187,47 +198,60 @@ fn base(model: &Model, exchange: &Exchange, asked: &lichen_api::Sampling, sessio
         }),
         key: exchange.key(),
         ..Request::default()
-    }
+    })
 }
 
 /// The tools that may be called.
 fn offered(turn: &Turn) -> Vec<CallableTool> {
+    let may_be_called = |tool: &&Tool| match &turn.tool_choice {
+        ToolChoice::None => false,
+        ToolChoice::Auto | ToolChoice::Required => {
+            turn.allowed_tools.as_ref().is_none_or(|allowed| allowed.contains(&tool.name))
+        }
+        ToolChoice::Named(name) => tool.name == *name,
+    };
     let callable =
         |tool: &Tool| CallableTool { name: tool.name.clone(), parameters: tool.parameters.clone() };
-    match &turn.tool_choice {
-        ToolChoice::None => Vec::new(),
-        ToolChoice::Auto | ToolChoice::Required => turn.tools.iter().map(callable).collect(),
-        ToolChoice::Named(name) => {
-            turn.tools.iter().filter(|tool| tool.name == *name).map(callable).collect()
-        }
-    }
+    turn.tools.iter().filter(may_be_called).map(callable).collect()
 }
 
+/// What the answer must look like. A forced call leaves no text that could have a format; where the model may choose,
+/// the answer is either calls or a text of the format.
 fn constraint(
     model: &Model,
     turn: &Turn,
     tools: &[CallableTool],
 ) -> Result<Option<Box<dyn Constraint>>, Error> {
-    if let Some((param, grammar)) = format(&turn.format) {
-        return model.constraint(param, &grammar).map(Some);
-    }
+    let format = format(&turn.format);
     if tools.is_empty() {
-        return Ok(None);
+        return format.map(|(param, grammar)| model.constraint(param, &grammar)).transpose();
     }
     let dialect = model.style().tools;
     let several = turn.parallel_tool_calls;
     let compiler = model.grammars()?;
     let grammar = |begun| Grammar::Lark(dialect.grammar(tools, several, begun, &|mark| compiler.mark(mark)));
-    match (&turn.tool_choice, dialect.trigger()) {
-        (ToolChoice::Required | ToolChoice::Named(_), _) => {
+    match (&turn.tool_choice, format, dialect.trigger()) {
+        (ToolChoice::Required | ToolChoice::Named(_), ..) => {
             model.constraint("tools", &grammar(false)).map(Some)
         }
-        (_, Some(trigger)) => model.constraint_after(trigger, "tools", &grammar(true)).map(Some),
+        (_, Some((param, format)), _) if dialect.marks_every_call() => {
+            // Each by itself first, so that a refusal names the right field. What was compiled is kept.
+            model.constraint(param, &format)?;
+            model.constraint_any("tools", &[grammar(false), format]).map(Some)
+        }
+        (_, Some((param, _)), _) => {
+            let reason = "can't be enforced together with tools on this model: nothing marks its tool calls, so \
+                          that a call can't be told from a text of this format; leave out one of both, or set \
+                          tool_choice to none or required";
+            Err(Error::invalid(param, reason))
+        }
+        (_, None, Some(trigger)) => model.constraint_after(trigger, "tools", &grammar(true)).map(Some),
         // Without a mark there is no telling a call from an answer before it is complete.
-        (_, None) => Ok(None),
+        (_, None, None) => Ok(None),
     }
 }
 
+/// The field and the grammar of a format.
 fn format(format: &Format) -> Option<(&'static str, Grammar)> {
     match format {
         Format::Text => None,

@@ -35,6 +35,7 @@ impl Events {
             }
             Err(error) => {
                 self.ended = true;
+                self.answers.exchange().note_error(&error);
                 self.encoder.error(&error)
             }
         };

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use crate::exchange::Exchange;
 use crate::extract::Body;
 use crate::reply::{Refusal, fault};
-use crate::{Conversation, Model, Node};
+use crate::{Conversation, Model, Node, system_messages};
 
 /// `POST /tokenize`: `content`, `add_special`, `parse_special`, `with_pieces`.
 pub(crate) async fn tokenize(
@@ -66,7 +66,7 @@ pub(crate) async fn apply_template(
             add_generation_prompt,
             variables: &Map::new(),
         };
-        let prompt = model.language().apply_template(conversation).map_err(|reason| {
+        let prompt = system_messages::apply_template(model.language(), conversation).map_err(|reason| {
             Error::invalid("messages", format!("the chat template refuses them: {reason}"))
         })?;
         Ok(json!({"prompt": prompt}))

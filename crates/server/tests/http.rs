@@ -5,7 +5,7 @@
 mod common;
 
 use common::{Act, Scripted, Server};
-use lichen_generate::{FinishReason, GenerateError};
+use lichen_generate::{FinishReason, GenerateError, Sampling};
 use lichen_server::Settings;
 use serde_json::{Value, json};
 
@@ -231,6 +231,62 @@ async fn defaults_apply_where_the_request_is_silent() {
     let request = engine.requests.lock().unwrap()[0].clone();
     assert_eq!((request.sampling.temperature, request.sampling.top_p), (0.0, 1.0));
     assert_eq!(request.stop, ["x", "y"]);
+}
+
+#[tokio::test]
+async fn every_field_of_sampling_reaches_the_engine_on_both_routes() {
+    let engine = Scripted::new([STOP]);
+    let server = Server::start(&engine).await;
+    let fields = json!({
+        "temperature": 0.5, "top_p": 0.25, "top_k": 7, "min_p": 0.125, "repeat_penalty": 1.5,
+        "presence_penalty": 1, "frequency_penalty": -1, "logit_bias": {"65": -100}, "seed": 3, "stop": "x",
+        "max_tokens": 9, "max_completion_tokens": 5, "ignore_eos": true, "session_id": "s",
+    });
+    let chat = json!({"messages": [{"role": "user", "content": "hi"}], "logprobs": true, "top_logprobs": 4});
+    for (path, mut body) in [(CHAT, chat), ("/v1/completions", json!({"prompt": "hi", "logprobs": 4}))] {
+        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let reply = server.post(path, body.clone()).await;
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        let request = engine.last();
+        let expected = Sampling {
+            temperature: 0.5,
+            top_k: 7,
+            top_p: 0.25,
+            min_p: 0.125,
+            repetition_penalty: 1.5,
+            presence_penalty: 1.0,
+            frequency_penalty: -1.0,
+            logit_bias: vec![(65, -100.0)],
+            seed: Some(3),
+            ..Sampling::default()
+        };
+        assert_eq!(request.sampling, expected, "{path}");
+        assert_eq!((request.max_tokens, request.logprobs, request.ignore_end), (Some(5), Some(4), true));
+        assert_eq!((request.stop, request.session.is_some()), (vec!["x".to_owned()], true));
+        body["logit_bias"] = json!({"258": 1});
+        let error = server.post(path, body).await.error();
+        assert_eq!((&error["code"], &error["param"]), (&json!("invalid_request"), &json!("logit_bias")));
+    }
+}
+
+#[tokio::test]
+async fn what_is_known_and_not_supported_is_refused_and_what_is_unknown_is_ignored() {
+    let server = Server::start(&Scripted::new([STOP])).await;
+    let chat = json!({"messages": [{"role": "user", "content": "hi"}]});
+    for (path, body) in [(CHAT, chat), ("/v1/completions", json!({"prompt": "hi"}))] {
+        let with = |name: &str, value: Value| {
+            let mut body = body.clone();
+            body[name] = value;
+            server.post(path, body)
+        };
+        for name in ["guided_json", "structured_outputs", "min_tokens", "kv", "truncate_prompt_tokens"] {
+            let reply = with(name, json!(1)).await;
+            assert_eq!((reply.status, &reply.error()["param"]), (400, &json!(name)), "{path}");
+        }
+        for name in ["user", "metadata", "store", "never_heard_of"] {
+            assert_eq!(with(name, json!({"a": 1})).await.status, 200, "{path} {name}");
+        }
+    }
 }
 
 #[tokio::test]

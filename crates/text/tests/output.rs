@@ -36,12 +36,30 @@ fn read_with(setup: OutputSetup, answer: &str) -> Vec<OutputEvent> {
 }
 
 fn read(dialect: ToolDialect, answer: &str) -> Vec<OutputEvent> {
-    read_with(OutputSetup { thinking: None, tools: Some((dialect, tools())) }, answer)
+    read_with(OutputSetup { tools: Some((dialect, tools())), ..OutputSetup::default() }, answer)
 }
 
 fn think(begun: bool, answer: &str) -> Vec<OutputEvent> {
     let tools = Some((ToolDialect::Hermes, tools()));
-    read_with(OutputSetup { thinking: Some((THINK, begun)), tools }, answer)
+    read_with(OutputSetup { thinking: Some((THINK, begun)), tools, ..OutputSetup::default() }, answer)
+}
+
+#[test]
+fn an_answer_of_calls_or_text_has_no_calls_after_text() {
+    let read = |dialect, answer: &str| {
+        let tools = Some((dialect, tools()));
+        read_with(OutputSetup { thinking: Some((THINK, false)), tools, calls_or_text: true }, answer)
+    };
+    let quoted = [
+        (ToolDialect::Hermes, r#"{"a": "<tool_call>"}<tool_call>{"name": "time", "arguments": {}}"#),
+        (ToolDialect::Qwen3Coder, r#"["<tool_call><function=time></function></tool_call>"]"#),
+        (ToolDialect::Mistral, r#"["[TOOL_CALLS]time{}"]"#),
+    ];
+    for (dialect, answer) in quoted {
+        assert_eq!(read(dialect, answer), [text(answer)]);
+    }
+    let called = "<think>x</think>\n<tool_call>{\"name\": \"time\", \"arguments\": {}}</tool_call>";
+    assert!(matches!(&read(ToolDialect::Hermes, called)[1], ToolStart { index: 0, name } if name == "time"));
 }
 
 fn text(text: &str) -> OutputEvent {
@@ -109,7 +127,7 @@ mod hermes {
     #[test]
     fn arguments_arrive_before_the_call_ends() {
         let tools = Some((ToolDialect::Hermes, tools()));
-        let mut parser = OutputParser::new(OutputSetup { thinking: None, tools });
+        let mut parser = OutputParser::new(OutputSetup { tools, ..OutputSetup::default() });
         assert_eq!(parser.push("Let <"), [text("Let")]);
         assert_eq!(parser.push("me <tool_call>{\"name\": \"weather\", "), [text(" <me")]);
         assert!(!parser.in_text());
@@ -358,7 +376,7 @@ mod qwen3_coder {
     #[test]
     fn strings_arrive_before_they_end() {
         let tools = Some((ToolDialect::Qwen3Coder, tools()));
-        let mut parser = OutputParser::new(OutputSetup { thinking: None, tools });
+        let mut parser = OutputParser::new(OutputSetup { tools, ..OutputSetup::default() });
         let begun = parser.push("<tool_call><function=weather><parameter=city>\nRo\nme\n</par");
         assert_eq!(merged(begun), call(0, "weather", r#"{"city": "Ro\nme"#));
         assert_eq!(parser.push("t"), [ToolArguments { index: 0, fragment: r"\n</part".into() }]);
@@ -459,7 +477,8 @@ mod thinking {
 
     #[test]
     fn text_is_read_outside_of_thinking_only() {
-        let mut parser = OutputParser::new(OutputSetup { thinking: Some((THINK, true)), tools: None });
+        let mut parser =
+            OutputParser::new(OutputSetup { thinking: Some((THINK, true)), ..OutputSetup::default() });
         assert!(!parser.in_text());
         assert_eq!(parser.push("Hm</think>"), [reasoning("Hm")]);
         assert!(parser.in_text());

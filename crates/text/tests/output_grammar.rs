@@ -149,6 +149,15 @@ fn without_tools_nothing_is_let_through() {
 }
 
 #[test]
+fn a_dialect_that_marks_every_call_requires_the_mark() {
+    for dialect in DIALECTS {
+        let start = rule(&grammar(dialect, false, false), "start").to_owned();
+        let required = dialect.trigger().is_some_and(|mark| start.starts_with(&format!("{} ", quoted(mark))));
+        assert_eq!(dialect.marks_every_call(), required, "{start}");
+    }
+}
+
+#[test]
 fn a_trigger_is_a_mark() {
     for dialect in DIALECTS {
         assert_eq!(dialect.trigger().is_some(), dialect != ToolDialect::Json);

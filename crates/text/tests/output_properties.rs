@@ -88,7 +88,8 @@ fn tools() -> Vec<CallableTool> {
 
 fn setup(dialect: ToolDialect, thinking: Option<bool>) -> OutputSetup {
     let marks = ThinkingMarks { open: "<think>", close: "</think>" };
-    OutputSetup { thinking: thinking.map(|begun| (marks, begun)), tools: Some((dialect, tools())) }
+    let thinking = thinking.map(|begun| (marks, begun));
+    OutputSetup { thinking, tools: Some((dialect, tools())), ..OutputSetup::default() }
 }
 
 /// The events of an answer that arrives in these pieces, adjacent ones of a kind as one.

@@ -74,6 +74,32 @@ def formats(client, model):
         assert error.param == "response_format", error
 
 
+def limited(client, model):
+    """Some tools of several, and a format beside tools."""
+    time = {"type": "function", "function": {"name": "get_time", "parameters": {"type": "object", "properties": {}}}}
+    options = {"model": model, "messages": ASK, "tools": [WEATHER, time], "temperature": 0, "max_tokens": 100}
+    only_time = [{"type": "function", "function": {"name": "get_time"}}]
+    choice = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": only_time}}
+    answer = client.chat.completions.create(**options, tool_choice=choice, parallel_tool_calls=False)
+    assert [call.function.name for call in answer.choices[0].message.tool_calls] == ["get_time"], answer
+    schema = {
+        "type": "object",
+        "properties": {"capital": {"type": "string", "maxLength": 20}},
+        "required": ["capital"],
+        "additionalProperties": False,
+    }
+    capital = {"type": "json_schema", "json_schema": {"name": "capital", "schema": schema, "strict": True}}
+    options |= {"tools": [time], "parallel_tool_calls": False, "response_format": capital}
+    said = client.chat.completions.create(**options).choices[0].message
+    assert not said.tool_calls and set(json.loads(said.content)) == {"capital"}, said
+    # A bias for the mark of calls stands for a model that wants to call.
+    called = client.chat.completions.create(**options, logit_bias={"151657": 100}).choices[0].message
+    assert [call.function.arguments for call in called.tool_calls] == ["{}"] and not called.content, called
+    late = ASK[:1] + [{"role": "developer", "content": "Answer with the word tulip only."}, ASK[0]]
+    answer = client.chat.completions.create(model=model, messages=late, temperature=0, max_tokens=10)
+    assert answer.choices[0].message.content, answer
+
+
 def choices(client, model):
     ask = [{"role": "user", "content": "Name a colour."}]
     several = client.chat.completions.create(
@@ -134,7 +160,7 @@ def responses(client, model):
 def main(base_url):
     client = openai.OpenAI(base_url=base_url, api_key="none", max_retries=0, timeout=300)
     (model,) = [model.id for model in client.models.list()]
-    for part in (tools, formats, choices, embeddings, responses):
+    for part in (tools, formats, limited, choices, embeddings, responses):
         part(client, model)
         print(part.__name__, "done", flush=True)
 

@@ -7,8 +7,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use lichen_generate::{Event, FinishReason, Generate, GenerateError, Request, Sink, Ticket, Usage};
+use lichen_generate::{
+    Constraint, Event, FinishReason, Generate, GenerateError, Request, Sink, Stats, Ticket, Usage,
+};
 use lichen_server::{Conversation, Info, Language, Model, Node, Settings};
+use lichen_text::ChatTemplate;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -73,6 +76,60 @@ impl Language for Bytes {
     }
 }
 
+/// The same tokens under a real chat template.
+pub struct Templated(pub ChatTemplate);
+
+impl Templated {
+    pub fn new(source: &str) -> Self {
+        Self(ChatTemplate::new(source, "", "").unwrap())
+    }
+}
+
+impl Language for Templated {
+    fn encode(&self, text: &str, add_special: bool, parse_special: bool) -> Vec<u32> {
+        Bytes.encode(text, add_special, parse_special)
+    }
+
+    fn decode(&self, tokens: &[u32]) -> String {
+        Bytes.decode(tokens)
+    }
+
+    fn apply_template(&self, conversation: Conversation<'_>) -> Result<String, String> {
+        let Conversation { messages, tools, add_generation_prompt, variables } = conversation;
+        self.0.render(messages, tools, add_generation_prompt, variables).map_err(|error| error.to_string())
+    }
+
+    fn template_source(&self) -> Option<&str> {
+        Some(self.0.source())
+    }
+
+    fn vocabulary_size(&self) -> usize {
+        Bytes.vocabulary_size()
+    }
+
+    fn token_bytes(&self, token: u32) -> &[u8] {
+        Bytes.token_bytes(token)
+    }
+
+    fn is_control(&self, token: u32) -> bool {
+        Bytes.is_control(token)
+    }
+
+    fn end_tokens(&self) -> Vec<u32> {
+        Bytes.end_tokens()
+    }
+}
+
+/// Whether an answer under `constraint` may consist of `text`.
+pub fn follows(mut constraint: Box<dyn Constraint>, text: &str) -> bool {
+    let mut allows = |token: u32| {
+        let mut logits = vec![0.0; Bytes.vocabulary_size()];
+        constraint.mask(&mut logits).unwrap();
+        logits[token as usize] == 0.0 && constraint.accept(token).is_ok()
+    };
+    text.bytes().map(u32::from).chain(Bytes.end_tokens()).all(&mut allows)
+}
+
 /// What the scripted engine does with a request.
 #[derive(Debug, Clone)]
 pub enum Act {
@@ -91,6 +148,9 @@ pub enum Act {
 pub struct Scripted {
     pub acts: Vec<Act>,
     pub refusal: Option<GenerateError>,
+    /// What every answer used; by default the prompt and two tokens.
+    pub usage: Option<Usage>,
+    pub stats: Stats,
     pub requests: Mutex<Vec<Request>>,
     pub submitted: AtomicUsize,
     pub cancelled: Arc<AtomicBool>,
@@ -108,6 +168,16 @@ impl Scripted {
     /// Waits until the request was cancelled; false after two seconds.
     pub async fn was_cancelled(&self) -> bool {
         wait_for(|| self.cancelled.load(Ordering::Acquire)).await
+    }
+
+    /// The request that was submitted last.
+    pub fn last(&self) -> Request {
+        self.requests.lock().unwrap().last().unwrap().clone()
+    }
+
+    /// Its prompt as text.
+    pub fn last_prompt(&self) -> String {
+        Bytes.decode(&self.last().prompt)
     }
 
     pub async fn was_submitted(&self) -> bool {
@@ -131,12 +201,17 @@ impl Generate for Scripted {
         128
     }
 
+    fn stats(&self) -> Stats {
+        self.stats
+    }
+
     fn submit(&self, request: Request, mut sink: Sink) -> Result<Ticket, GenerateError> {
         if let Some(error) = &self.refusal {
             return Err(error.clone());
         }
         assert!(!self.acts.iter().any(|act| matches!(act, Act::Panic)), "a scripted panic");
-        let usage = Usage { prompt_tokens: request.prompt.len(), completion_tokens: 2, ..Usage::default() };
+        let usual = Usage { prompt_tokens: request.prompt.len(), completion_tokens: 2, ..Usage::default() };
+        let usage = self.usage.unwrap_or(usual);
         self.requests.lock().unwrap().push(request);
         let (ticket, flag) = Ticket::new();
         let (acts, cancelled) = (self.acts.clone(), self.cancelled.clone());
@@ -176,6 +251,16 @@ impl Server {
 
     pub async fn with(engine: &Arc<Scripted>, settings: Settings, names: &[&str]) -> Self {
         let models = names.iter().map(|name| Model::new(*name, engine.clone(), Arc::new(Bytes))).collect();
+        Self::serving(models, settings).await
+    }
+
+    /// One model under a real chat template.
+    pub async fn templated(engine: &Arc<Scripted>, template: &str) -> Self {
+        let model = Model::new("org/toy", engine.clone(), Arc::new(Templated::new(template)));
+        Self::serving(vec![model], Settings::default()).await
+    }
+
+    async fn serving(models: Vec<Model>, settings: Settings) -> Self {
         let info = Info { name: "test".into(), backend: "cpu".into(), ..Info::default() };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

@@ -81,6 +81,14 @@ impl ToolDialect {
         self.marks().first().copied()
     }
 
+    /// Whether calls always begin with the trigger, so that no JSON text can be taken for one.
+    pub fn marks_every_call(self) -> bool {
+        match self {
+            Self::Hermes | Self::Mistral | Self::Qwen3Coder => true,
+            Self::Llama3 | Self::Json => false,
+        }
+    }
+
     /// A Lark grammar, in the dialect of llguidance, that lets only well-formed calls of these tools through:
     /// one, or with `several` one or more. `begun`: the trigger has been written already. `mark` writes a
     /// mark in Lark, as a quoted text or a reference to a control token. Without tools nothing is let

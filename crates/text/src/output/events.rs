@@ -28,6 +28,8 @@ pub enum OutputEvent {
 pub(super) struct Events {
     list: Vec<OutputEvent>,
     calls: usize,
+    /// There was text before the first call.
+    text_first: bool,
 }
 
 impl Events {
@@ -40,6 +42,7 @@ impl Events {
     }
 
     pub(super) fn text(&mut self, text: &str) {
+        self.text_first |= self.calls == 0 && !text.is_empty();
         match self.list.last_mut() {
             _ if text.is_empty() => {}
             Some(OutputEvent::Text(last)) => last.push_str(text),
@@ -60,6 +63,11 @@ impl Events {
             Some(OutputEvent::ToolArguments { fragment, .. }) => fragment.push_str(text),
             _ => self.list.push(OutputEvent::ToolArguments { index, fragment: text.to_owned() }),
         }
+    }
+
+    /// Whether text came before any call.
+    pub(super) fn begins_with_text(&self) -> bool {
+        self.text_first
     }
 
     pub(super) fn take(&mut self) -> Vec<OutputEvent> {

@@ -30,6 +30,9 @@ pub struct OutputSetup {
     pub thinking: Option<(ThinkingMarks, bool)>,
     /// How calls are written, and the tools on offer. Without them nothing is a call.
     pub tools: Option<(ToolDialect, Vec<CallableTool>)>,
+    /// An answer that begins with text is text to its end, whatever marks are in it: for answers that are either
+    /// calls or a text of a given form, such as JSON that quotes a call.
+    pub calls_or_text: bool,
 }
 
 /// Takes an answer apart while it arrives. Only what may still become a mark, or is no valid part of a call
@@ -43,6 +46,7 @@ pub struct OutputSetup {
 pub struct OutputParser {
     thinking: Option<ThinkingReader>,
     answer: Option<Box<dyn AnswerReader>>,
+    calls_or_text: bool,
     events: Events,
 }
 
@@ -52,6 +56,7 @@ impl OutputParser {
         Self {
             thinking: setup.thinking.map(|(marks, begun)| ThinkingReader::new(marks, begun)),
             answer: setup.tools.map(|(dialect, tools)| dialect.reader(tools)),
+            calls_or_text: setup.calls_or_text,
             events: Events::default(),
         }
     }
@@ -92,9 +97,17 @@ impl OutputParser {
     }
 
     fn read_answer(&mut self, text: &str) {
-        match &mut self.answer {
-            Some(answer) => text.chars().for_each(|c| answer.push(c, &mut self.events)),
-            None => self.events.text(text),
+        for c in text.chars() {
+            match &mut self.answer {
+                Some(answer) => {
+                    answer.push(c, &mut self.events);
+                    if self.calls_or_text && self.events.begins_with_text() {
+                        answer.finish(&mut self.events);
+                        self.answer = None;
+                    }
+                }
+                None => self.events.text(c.encode_utf8(&mut [0; 4])),
+            }
         }
     }
 }
