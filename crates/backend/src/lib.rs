@@ -1,5 +1,9 @@
 //! What the engine sees of hardware: something that runs a model on a batch.
 
+mod kv;
+
+pub use kv::{KvPrecision, PageError, PageId, PageSet};
+
 use lichen_op::Batch;
 use lichen_op::{Reference, Weights};
 
@@ -7,10 +11,6 @@ use lichen_op::{Reference, Weights};
 #[derive(Debug, thiserror::Error)]
 #[error("the backend could not compute a step: {0}")]
 pub struct ExecutorError(pub String);
-
-/// The name of a page of keys and values, the same for all who hold it and never given twice.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct PageId(pub u64);
 
 /// A model bound to a device, with the state of its sequences.
 ///
@@ -66,6 +66,54 @@ pub trait Executor: Send {
     /// How many sequences have a held page as theirs.
     fn users(&self, _page: PageId) -> usize {
         0
+    }
+
+    /// The pages of a sequence, in order.
+    fn sequence_pages(&self, _sequence: u64) -> Vec<PageId> {
+        Vec::new()
+    }
+
+    /// Bytes of one page in this precision, exactly; 0 if the backend has no such pages.
+    fn page_bytes(&self, _precision: KvPrecision) -> u64 {
+        0
+    }
+
+    /// Bytes of all pages now, each counted once.
+    fn kv_bytes(&self) -> u64 {
+        0
+    }
+
+    /// The precision that pages are sealed in.
+    fn kv_precision(&self) -> KvPrecision {
+        KvPrecision::F16
+    }
+
+    /// From the next step on, seals pages in this precision: those that are full, not the first of a sequence and
+    /// not among the newest of any sequence that has them. Pages that are coarser already stay as they are.
+    fn set_kv_precision(&mut self, _precision: KvPrecision) {}
+
+    /// Seals, or seals more coarsely, those of the pages that may be. All who have a page see its new numbers, and
+    /// its name stays. Pages never become finer, and values in 4 bits are never rounded again. Returns the bytes that
+    /// were given back.
+    ///
+    /// # Errors
+    /// If there is no memory for a page in between; every page then is as before or as wanted.
+    fn requantise(&mut self, _pages: PageSet, _precision: KvPrecision) -> Result<u64, ExecutorError> {
+        Ok(0)
+    }
+
+    /// The bytes of a page as they are stored, for [`Executor::import_page`] of the same model; `None` if there is
+    /// no such page.
+    fn export_page(&self, _page: PageId) -> Option<(KvPrecision, Vec<u8>)> {
+        None
+    }
+
+    /// Makes a page from stored bytes and takes a reference on it. [`Executor::adopt`] says which tokens it has.
+    ///
+    /// # Errors
+    /// If the bytes are no page of this model.
+    fn import_page(&mut self, precision: KvPrecision, _bytes: &[u8]) -> Result<PageId, PageError> {
+        Err(PageError::Unsupported(precision))
     }
 }
 

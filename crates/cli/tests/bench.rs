@@ -76,6 +76,14 @@ fn long_and_short_flags_are_the_same() {
 }
 
 #[test]
+fn types_of_keys_and_values_are_those_of_llama_cpp() {
+    for kv in ["f16", "q8_0", "q5_0", "q4_0"] {
+        let tests = json_of(&["-p", "0", "-n", "2", "-d", "200", "-ctk", kv, "-ctv", kv, "-r", "1"]);
+        assert_eq!(json!([tests[0]["type_k"], tests[0]["type_v"]]), json!([kv, kv]));
+    }
+}
+
+#[test]
 fn tables_name_the_tests() {
     let output = bench(&["-p", "4", "-n", "2", "-d", "3", "-r", "1"]);
     let text = stdout(&output);
@@ -86,9 +94,10 @@ fn tables_name_the_tests() {
 
 #[test]
 fn what_it_cannot_measure_it_says() {
-    let cases: [(&[&str], &str); 7] = [
-        (&["-ctk", "q8_0"], "only f16"),
-        (&["-ctv", "f32"], "only f16"),
+    let cases: [(&[&str], &str); 8] = [
+        (&["-ctk", "q8_0"], "the same type"),
+        (&["-ctk", "q6_0", "-ctv", "q6_0"], "f16, q8_0, q5_0 or q4_0"),
+        (&["-ctv", "f32"], "give f16"),
         (&["-p", "0", "-n", "0"], "nothing to measure"),
         (&["-p", "1000000000", "-n", "0"], "context"),
         (&["-ub", "0"], "--ubatch-size 0"),

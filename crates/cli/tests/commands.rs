@@ -164,6 +164,31 @@ fn perplexity_of_a_text_is_a_number() {
 }
 
 #[test]
+fn perplexity_tells_what_a_precision_of_keys_and_values_costs() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("text.txt");
+    std::fs::write(&file, "the quick brown fox jumps over the lazy dog. ".repeat(40)).unwrap();
+    let with = |kv: &str| {
+        let (model, file) = (path(TINY), file.to_str().unwrap());
+        let kv = ["--kv", kv, "--kl-against", "f16"];
+        run([&["perplexity", &model, file, "--ctx", "256", "--chunks", "1"][..], &kv].concat())
+    };
+    let mean = |kv: &str| {
+        let output = with(kv);
+        assert!(output.status.success(), "{}", stderr(&output));
+        let text = stdout(&output);
+        let line =
+            text.lines().find_map(|line| line.strip_prefix(&format!("divergence of {kv} from f16: mean ")));
+        line.unwrap_or_else(|| panic!("{text}")).split(',').next().unwrap().parse::<f64>().unwrap()
+    };
+    assert_eq!(mean("f16"), 0.0);
+    assert!(mean("q4") > 0.0 && mean("q4") < 0.05, "{}", mean("q4"));
+    let unknown = with("q3");
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(stderr(&unknown).contains("give f16, q8, q5 or q4"), "{}", stderr(&unknown));
+}
+
+#[test]
 fn a_broken_file_is_one_line_and_exit_code_1() {
     let folder = tempfile::tempdir().unwrap();
     let whole = std::fs::read(model(TINY)).unwrap();

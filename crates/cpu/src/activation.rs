@@ -65,11 +65,11 @@ impl Activation {
     }
 }
 
-/// The largest magnitude, in eight lanes.
+/// The largest magnitude of a multiple of eight values.
 #[inline(always)]
-fn largest(block: &[f32; BLOCK]) -> f32 {
+pub(crate) fn largest(values: &[f32]) -> f32 {
     let mut lanes = [0.0f32; 8];
-    for part in block.as_chunks::<8>().0 {
+    for part in values.as_chunks::<8>().0 {
         for (lane, value) in lanes.iter_mut().zip(part) {
             *lane = lane.max(value.abs());
         }
@@ -82,7 +82,7 @@ fn largest(block: &[f32; BLOCK]) -> f32 {
 /// Adding 1.5 * 2^23 leaves the integer in the low bits; unlike a conversion, which must saturate, that is one
 /// vector addition.
 #[inline(always)]
-fn rounded(value: f32) -> u8 {
+pub(crate) fn rounded(value: f32) -> u8 {
     (value + 12_582_912.0).to_bits() as u8
 }
 

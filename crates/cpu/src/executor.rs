@@ -3,80 +3,16 @@
 #![expect(unsafe_code, reason = "attention tasks write disjoint parts of one buffer")]
 
 use crate::activation::{Activation, BLOCK};
-use crate::attention::{HeadPages, Query, ROWS, Scoring};
-use crate::kv::{Kv, KvPrecision};
+use crate::attention::{self, HeadPages, Query, ROWS, Scoring};
+use crate::config::{CpuConfig, CpuError, Numerics};
+use crate::kv::{Converter, Kv, Layout};
 use crate::linear::{Input, Matrix, Multiplier, Scratch, Weight};
 use crate::math;
 use crate::table::{self, Kernels};
 use crate::team::{Parts, Team};
-use lichen_backend::{Executor, ExecutorError, PageId};
-use lichen_op::{Batch, BufferId, Op, Plan, Projection, Rows, WeightId};
+use lichen_backend::{Executor, ExecutorError, KvPrecision, PageError, PageId, PageSet};
+use lichen_op::{Batch, BufferId, Op, Plan, Projection, Rows, Span, WeightId};
 use std::sync::{Arc, Mutex};
-
-/// How numbers are computed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Numerics {
-    /// Activations in 8 bits against the weights' own blocks, KV in half precision.
-    Fast,
-    /// Weights decoded, everything in single precision: slow, for comparison.
-    Float32,
-}
-
-/// How the backend runs.
-///
-/// Nothing here but `numerics` changes a bit of the result: every kernel of every instruction set sums in one order,
-/// whatever else is in the batch.
-#[derive(Debug, Clone)]
-pub struct CpuConfig {
-    /// Threads that compute.
-    pub threads: usize,
-    /// How numbers are computed.
-    pub numerics: Numerics,
-    /// An instruction set by name; `None` takes the best.
-    pub isa: Option<&'static str>,
-}
-
-impl Default for CpuConfig {
-    fn default() -> Self {
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { threads, numerics: Numerics::Fast, isa: None }
-    }
-}
-
-/// Why a model can't run here.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CpuError {
-    /// The plan is inconsistent.
-    #[error(transparent)]
-    Plan(#[from] lichen_op::PlanError),
-    /// A weight is missing or has another size than the plan says.
-    #[error("weight {name} has {got} bytes of type {dtype}, its shape needs {needed}")]
-    Weight {
-        /// Its name.
-        name: String,
-        /// Its type.
-        dtype: lichen_tensor::DType,
-        /// Bytes given.
-        got: usize,
-        /// Bytes needed, or that its rows are no whole blocks.
-        needed: String,
-    },
-    /// The plan needs other weights.
-    #[error("the plan has {needed} weights and {got} were given")]
-    Count {
-        /// Of the plan.
-        needed: usize,
-        /// Given.
-        got: usize,
-    },
-    /// An unknown or missing instruction set.
-    #[error("this processor can't run {0}; `lichen kernels` lists what it can")]
-    Isa(String),
-    /// The system gives no thread.
-    #[error("can't start compute threads: {0}; give fewer with --threads")]
-    Threads(#[from] std::io::Error),
-}
 
 /// A plan, its weights where the file has them, and the KV of its sequences.
 pub struct CpuExecutor {
@@ -120,7 +56,7 @@ impl CpuExecutor {
             Numerics::Float32 => KvPrecision::F32,
         };
         Ok(Self {
-            kv: Kv::new(&plan.kv, precision),
+            kv: Kv::new(Layout::new(&plan.kv), precision),
             scratch: (0..team.threads()).map(|_| Mutex::default()).collect(),
             buffers: vec![Vec::new(); plan.buffers.len()],
             ropes: vec![Vec::new(); plan.ropes.len()],
@@ -149,7 +85,8 @@ impl CpuExecutor {
             }
         }
         for span in &batch.sequences {
-            self.kv.reserve(span.sequence, span.past, span.len);
+            let converter = Converter { team: &self.team, kernels: self.kernels };
+            self.kv.reserve(span.sequence, span.past, span.len, converter).map_err(failed)?;
         }
         for (buffer, decl) in self.buffers.iter_mut().zip(&self.plan.buffers) {
             let rows = if decl.rows == Rows::Tokens { batch.tokens.len() } else { batch.outputs.len() };
@@ -181,7 +118,7 @@ impl CpuExecutor {
             Op::RmsNorm { x, weight, eps, out } => self.norm(*x, *weight, *eps, *out),
             Op::Linear { input, projections } => self.linear(*input, projections),
             Op::RopeAppend { q, k, v, q_norm, k_norm, eps, rope, layer } => {
-                let width = self.kv.place(*layer).head_dim;
+                let width = self.kv.layout().shape(*layer).head_dim;
                 self.rotate(*q, *q_norm, *eps, *rope, width);
                 self.rotate(*k, *k_norm, *eps, *rope, width);
                 self.append(*k, *v, *layer, batch);
@@ -314,35 +251,39 @@ impl CpuExecutor {
         out: BufferId,
         batch: &Batch,
     ) {
-        let (width, place) = (self.width(q), self.kv.place(layer));
-        let group = width / place.head_dim / place.kv_heads;
+        let (width, shape) = (self.width(q), self.kv.layout().shape(layer));
+        let (kv_heads, head_dim) = (self.kv.layout().kv_heads(layer), shape.head_dim);
+        let group = width / head_dim / kv_heads;
         let mut result = self.take(out);
         let rows = &self.buffers[q.0];
-        let tasks = attention_tasks(batch, place.kv_heads, group);
+        let tasks = attention_tasks(batch, kv_heads, group);
+        let heads =
+            |span: &Span| (0..kv_heads).map(|head| self.kv.heads(span.sequence, layer, head)).collect();
+        let heads: Vec<Vec<_>> = batch.sequences.iter().map(heads).collect();
         let parts = Parts::new(&mut result);
-        let (kv, attend) = (&self.kv, self.kernels.attend);
+        let attend = self.kernels.attend;
         self.team.run(tasks.len(), |task, _| {
             let AttentionTask { span, kv_head, queries } = &tasks[task];
+            let pages = HeadPages { pages: &heads[*span][*kv_head], shape };
             let span = &batch.sequences[*span];
-            let pages = HeadPages { pages: kv.pages(span.sequence), place, head: *kv_head };
             let place_of = |query: usize| {
                 let (token, head) = (query / group, kv_head * group + query % group);
-                (span.past + token, (span.first + token) * width + head * place.head_dim)
+                (span.past + token, (span.first + token) * width + head * head_dim)
             };
-            let mut sums = vec![0.0; ROWS * place.stride];
+            let mut scratch = attention::Scratch::new(shape);
             for start in queries.clone().step_by(ROWS) {
                 let chosen = start..queries.end.min(start + ROWS);
                 let places = chosen.map(place_of).collect::<Vec<_>>();
                 let query = |&(index, at): &(usize, usize)| {
                     let from = window.map_or(0, |window| (index + 1).saturating_sub(window as usize));
-                    Query { values: &rows[at..at + place.head_dim], from, to: index + 1 }
+                    Query { values: &rows[at..at + head_dim], from, to: index + 1 }
                 };
                 let queries: Vec<Query<'_>> = places.iter().map(query).collect();
-                attend(&queries, pages, scoring, &mut sums);
-                for ((_, at), sums) in places.iter().zip(sums.chunks_exact(place.stride)) {
+                attend(&queries, pages, scoring, &mut scratch);
+                for ((_, at), sums) in places.iter().zip(scratch.out.chunks_exact(shape.stride)) {
                     // SAFETY: each query head of each token belongs to one task.
-                    let out = unsafe { parts.slice(*at, place.head_dim) };
-                    out.copy_from_slice(&sums[..place.head_dim]);
+                    let out = unsafe { parts.slice(*at, head_dim) };
+                    out.copy_from_slice(&sums[..head_dim]);
                 }
             }
         });
@@ -381,6 +322,10 @@ impl CpuExecutor {
         }
         self.buffers[out.0] = rows;
     }
+}
+
+fn failed(error: PageError) -> ExecutorError {
+    ExecutorError(error.to_string())
 }
 
 /// Query heads of some tokens that share a KV head: `queries` counts `token * group + head`.
@@ -461,6 +406,39 @@ impl Executor for CpuExecutor {
 
     fn users(&self, page: PageId) -> usize {
         self.kv.users(page)
+    }
+
+    fn sequence_pages(&self, sequence: u64) -> Vec<PageId> {
+        self.kv.sequence_pages(sequence).to_vec()
+    }
+
+    fn page_bytes(&self, precision: KvPrecision) -> u64 {
+        self.kv.layout().page_bytes(precision) as u64
+    }
+
+    fn kv_bytes(&self) -> u64 {
+        self.kv.bytes()
+    }
+
+    fn kv_precision(&self) -> KvPrecision {
+        self.kv.sealed()
+    }
+
+    fn set_kv_precision(&mut self, precision: KvPrecision) {
+        self.kv.seal_in(precision);
+    }
+
+    fn requantise(&mut self, pages: PageSet, precision: KvPrecision) -> Result<u64, ExecutorError> {
+        let converter = Converter { team: &self.team, kernels: self.kernels };
+        self.kv.requantise(pages, precision, converter).map_err(failed)
+    }
+
+    fn export_page(&self, page: PageId) -> Option<(KvPrecision, Vec<u8>)> {
+        self.kv.export(page)
+    }
+
+    fn import_page(&mut self, precision: KvPrecision, bytes: &[u8]) -> Result<PageId, PageError> {
+        self.kv.import(precision, bytes)
     }
 
     fn drop_sequence(&mut self, sequence: u64) {

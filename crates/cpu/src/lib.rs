@@ -7,6 +7,7 @@
 mod activation;
 mod attention;
 pub mod codec;
+mod config;
 mod executor;
 mod gemv;
 mod kv;
@@ -17,7 +18,8 @@ pub mod table;
 mod team;
 
 pub use activation::Activation;
-pub use executor::{CpuConfig, CpuError, CpuExecutor, Numerics};
-pub use kv::{KvPrecision, PAGE_TOKENS};
+pub use config::{CpuConfig, CpuError, Numerics};
+pub use executor::CpuExecutor;
+pub use kv::PAGE_TOKENS;
 pub use linear::Weight;
 pub use team::Team;

@@ -4,8 +4,10 @@ use crate::activation::Activation;
 use crate::attention::{self, HeadPages, Query, Scoring};
 use crate::codec::{Codec, Iq4Nl, Iq4Xs, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
 use crate::gemv::gemv;
+use crate::kv::{Head, HeadShape, codec as kv_codec};
 use crate::math;
 use crate::panel::{self, IntPanel};
+use lichen_backend::KvPrecision;
 use lichen_op::Activation as Gate;
 #[cfg(target_arch = "aarch64")]
 use lichen_simd::Neon;
@@ -111,7 +113,9 @@ pub(crate) struct Kernels {
     /// `out[vector][row]` from a panel of floats `[value][row]` and vectors of the given width.
     pub(crate) multiply_floats: fn(&[f32], &[f32], usize, &mut [f32]),
     /// See [`attention::attend`].
-    pub(crate) attend: fn(&[Query<'_>], HeadPages<'_>, Scoring, &mut [f32]),
+    pub(crate) attend: fn(&[Query<'_>], HeadPages<'_>, Scoring, &mut attention::Scratch),
+    /// Writes one head of a page in another precision.
+    pub(crate) convert: fn(&Head<'_>, HeadShape, KvPrecision, &mut [u8]),
     /// `out = act(out) * up`.
     pub(crate) gate: fn(Gate, &mut [f32], &[f32]),
     /// Root mean square norm of one row, in place.
@@ -140,11 +144,17 @@ impl Kernels {
                     || panel::multiply_floats(isa, panel, x, width, out),
                 );
             },
-            attend: |queries, kv, scoring, out| {
+            convert: |head, shape, precision, out| {
+                supported::<I>().run(
+                    #[inline(always)]
+                    || kv_codec::convert(head, shape, precision, out),
+                );
+            },
+            attend: |queries, kv, scoring, scratch| {
                 let isa = supported::<I>();
                 isa.run(
                     #[inline(always)]
-                    || attention::attend(isa, queries, kv, scoring, out),
+                    || attention::attend(isa, queries, kv, scoring, scratch),
                 );
             },
             gate: |act, out, up| {

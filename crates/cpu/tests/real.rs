@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a failed unwrap is a failed test")]
 
-use lichen_backend::Executor;
+use lichen_backend::{Executor, KvPrecision};
 use lichen_cpu::{CpuConfig, CpuExecutor, Numerics, Weight};
 use lichen_format::Checkpoint;
 use lichen_model::import;
@@ -239,4 +239,65 @@ fn fast_is_as_near_as_llama_cpp() {
     let (ours, theirs) = (Distance::mean(&ours), Distance::mean(&theirs));
     eprintln!("all models: {ours}, llama.cpp {theirs}");
     assert!(ours.perplexity <= theirs.perplexity && ours.log_probability <= theirs.log_probability);
+}
+
+/// The recorded text with what the model was recorded to answer, some five pages.
+fn long_text(real: &Real) -> Vec<u32> {
+    let recorded = real.expected["greedy"].as_object().unwrap().values();
+    let parts = recorded.flat_map(|run| [integers(&run["prompt_ids"]), integers(&run["ids"])]);
+    real.ids.iter().copied().chain(parts.flatten()).collect()
+}
+
+/// Mean divergence, in nats, of the predictions with pages sealed in each precision from those in half precision, over
+/// the tokens that have sealed pages before them. All runs advance together, one page at a time.
+fn divergences(real: &Real, precisions: &[KvPrecision]) -> Vec<f64> {
+    const STEP: usize = 64;
+    // Elsewhere a difference of any size moves some activation to the next of its 8-bit values.
+    let mut executor = real.executor(Numerics::Float32, 2);
+    let (tokens, vocab) = (long_text(real), executor.vocab());
+    let (mut sums, mut count) = (vec![0.0; precisions.len()], 0);
+    let all: Vec<KvPrecision> = [KvPrecision::F16].iter().chain(precisions).copied().collect();
+    for (index, part) in tokens.chunks(STEP).enumerate() {
+        let mut logits = Vec::new();
+        for (sequence, precision) in (0..).zip(&all) {
+            executor.set_kv_precision(*precision);
+            let mut batch = Batch::default();
+            batch.push(sequence, index * STEP, part, true);
+            logits.push(executor.run(&batch).unwrap());
+        }
+        // Of three full pages before a step the second is sealed.
+        let sealed = index >= 3;
+        count += if sealed { part.len() } else { 0 };
+        for (sum, found) in sums.iter_mut().zip(&logits[1..]) {
+            assert_eq!(*found != logits[0], sealed, "pages are sealed from the fourth step on");
+            let rows = logits[0].chunks_exact(vocab).zip(found.chunks_exact(vocab));
+            *sum += rows.map(|(reference, found)| kullback_leibler(reference, found)).sum::<f64>();
+        }
+    }
+    assert!(count >= 64, "{count} tokens have sealed pages before them");
+    sums.into_iter().map(|sum| sum / count as f64).collect()
+}
+
+fn kullback_leibler(reference: &[f32], logits: &[f32]) -> f64 {
+    let normaliser = |row: &[f32]| {
+        let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        f64::from(largest) + row.iter().map(|&x| f64::from(x - largest).exp()).sum::<f64>().ln()
+    };
+    let (p, q) = (normaliser(reference), normaliser(logits));
+    let pairs = reference.iter().zip(logits).map(|(&a, &b)| (f64::from(a) - p, f64::from(b) - q));
+    pairs.map(|(a, b)| a.exp() * (a - b)).sum()
+}
+
+/// The budgets are for any model: about twice the worst that was measured.
+#[test]
+fn sealed_pages_stay_near_half_precision() {
+    let budgets = [(KvPrecision::Q8, 1e-5), (KvPrecision::Q5, 1.5e-3), (KvPrecision::Q4, 2e-3)];
+    for name in [SMOLLM2, QWEN2_5_CODER, GEMMA3] {
+        let Some(real) = Real::find(name) else { return };
+        let costs = divergences(&real, &budgets.map(|(precision, _)| precision));
+        for (cost, (precision, budget)) in costs.into_iter().zip(budgets) {
+            eprintln!("{name}: {precision} costs {cost:.6} nats");
+            assert!(cost <= budget, "{name}: {precision} costs {cost} nats");
+        }
+    }
 }

@@ -124,6 +124,79 @@ impl Isa for Neon {
         }
     }
 
+    type Quads = Pair<uint8x16_t>;
+
+    #[inline(always)]
+    fn quads_load(self, bytes: &[u8]) -> Self::Quads {
+        self.load(bytes.first_chunk().expect("a quad for each lane"))
+    }
+
+    #[inline(always)]
+    fn quads_nibbles(self, quads: Self::Quads) -> [Self::Quads; 2] {
+        [self.shift_mask(quads, 0, 15), self.shift_mask(quads, 4, 15)]
+    }
+
+    #[inline(always)]
+    fn quads_fifth_bit(self, quads: Self::Quads, plane: Self::Quads, bit: u8) -> Self::Quads {
+        // SAFETY: `self` proves NEON.
+        unsafe {
+            let (bit, fifth) = (vdupq_n_u8(1 << bit), vdupq_n_u8(16));
+            let with = |quads, plane| vorrq_u8(quads, vandq_u8(vtstq_u8(plane, bit), fifth));
+            Pair(with(quads.0, plane.0), with(quads.1, plane.1))
+        }
+    }
+
+    #[inline(always)]
+    fn quads_dot(self, sum: Self::LaneInts, quads: Self::Quads, other: &[u8; 4]) -> Self::LaneInts {
+        // SAFETY: `self` proves NEON.
+        let other = unsafe { vreinterpretq_u8_s32(vdupq_n_s32(i32::from_le_bytes(*other))) };
+        self.add_ints(sum, self.dot_unsigned(quads, Pair(other, other)))
+    }
+
+    #[inline(always)]
+    fn lanes_add(self, a: Self::Lanes, b: Self::Lanes) -> Self::Lanes {
+        // SAFETY: `self` proves NEON.
+        unsafe { Pair(vaddq_f32(a.0, b.0), vaddq_f32(a.1, b.1)) }
+    }
+
+    #[inline(always)]
+    fn lanes_larger(self, a: Self::Lanes, b: Self::Lanes) -> Self::Lanes {
+        // SAFETY: `self` proves NEON.
+        unsafe { Pair(vbslq_f32(vcgtq_f32(a.0, b.0), a.0, b.0), vbslq_f32(vcgtq_f32(a.1, b.1), a.1, b.1)) }
+    }
+
+    #[inline(always)]
+    fn lanes_where_above(self, a: Self::Lanes, b: Self::Lanes, value: Self::Lanes) -> Self::Lanes {
+        // SAFETY: `self` proves NEON.
+        unsafe {
+            let zero = vdupq_n_f32(0.0);
+            Pair(vbslq_f32(vcgtq_f32(a.0, b.0), value.0, zero), vbslq_f32(vcgtq_f32(a.1, b.1), value.1, zero))
+        }
+    }
+
+    #[inline(always)]
+    fn lanes_times_power(self, value: Self::Lanes, power: Self::Lanes) -> Self::Lanes {
+        // SAFETY: `self` proves NEON.
+        unsafe {
+            let factor = |power| {
+                let exponent = vshlq_n_u32::<23>(vreinterpretq_u32_f32(power));
+                vreinterpretq_f32_u32(vaddq_u32(exponent, vdupq_n_u32(1.0f32.to_bits())))
+            };
+            Pair(vmulq_f32(value.0, factor(power.0)), vmulq_f32(value.1, factor(power.1)))
+        }
+    }
+
+    #[inline(always)]
+    fn lanes_of_halves(self, values: &[u16]) -> Self::Lanes {
+        self.load_halves(values.first_chunk().expect("a number for each lane"))
+    }
+
+    #[inline(always)]
+    fn lanes_of_bytes(self, bytes: &[i8]) -> Self::Lanes {
+        let bytes: &[i8; 8] = bytes.first_chunk().expect("a number for each lane");
+        self.floats_of_bytes(u64::from_le_bytes(bytes.map(|byte| byte as u8)))
+    }
+
     #[inline(always)]
     fn load(self, bytes: &[u8; 32]) -> Self::Bytes {
         // SAFETY: reads the 32 borrowed bytes.

@@ -66,6 +66,31 @@ pub trait Isa: Copy + 'static {
     /// As [`Isa::quad_dot`] with signed `quads`; `other` must not hold -128.
     fn quad_dot_signed(self, sum: Self::LaneInts, quads: &[u8], other: &[u8; 4]) -> Self::LaneInts;
 
+    /// A quad of bytes for each lane.
+    type Quads: Copy;
+
+    /// Loads the first 4 [`Isa::PANEL_ROWS`] bytes.
+    fn quads_load(self, bytes: &[u8]) -> Self::Quads;
+    /// The low four bits of each byte, and the high four.
+    fn quads_nibbles(self, quads: Self::Quads) -> [Self::Quads; 2];
+    /// Adds 16 to each byte of `quads`, which must be below 16, where bit `bit` (0..8) of the byte of `plane` is set.
+    fn quads_fifth_bit(self, quads: Self::Quads, plane: Self::Quads, bit: u8) -> Self::Quads;
+    /// [`Isa::quad_dot`] on loaded quads.
+    fn quads_dot(self, sum: Self::LaneInts, quads: Self::Quads, other: &[u8; 4]) -> Self::LaneInts;
+    /// `a + b`.
+    fn lanes_add(self, a: Self::Lanes, b: Self::Lanes) -> Self::Lanes;
+    /// `a` where it is above `b`, else `b`.
+    fn lanes_larger(self, a: Self::Lanes, b: Self::Lanes) -> Self::Lanes;
+    /// `value` where `a` is above `b`, else 0.
+    fn lanes_where_above(self, a: Self::Lanes, b: Self::Lanes, value: Self::Lanes) -> Self::Lanes;
+    /// `value * 2^n` with the integer `n` in the low nine bits of `power`, which is how adding 1.5 * 2^23 leaves it.
+    /// `n` must be within -126..=127.
+    fn lanes_times_power(self, value: Self::Lanes, power: Self::Lanes) -> Self::Lanes;
+    /// Loads the first [`Isa::PANEL_ROWS`] half-precision numbers.
+    fn lanes_of_halves(self, values: &[u16]) -> Self::Lanes;
+    /// Loads the first [`Isa::PANEL_ROWS`] signed bytes.
+    fn lanes_of_bytes(self, bytes: &[i8]) -> Self::Lanes;
+
     /// Loads 32 bytes.
     fn load(self, bytes: &[u8; 32]) -> Self::Bytes;
     /// The 32 bytes.

@@ -75,6 +75,59 @@ impl Isa for Scalar {
         from_fn(|lane| sum[lane] + (0..4).map(|i| product(lane, i)).sum::<i32>())
     }
 
+    type Quads = [u8; 32];
+
+    #[inline(always)]
+    fn quads_load(self, bytes: &[u8]) -> [u8; 32] {
+        from_fn(|i| bytes[i])
+    }
+
+    #[inline(always)]
+    fn quads_nibbles(self, quads: [u8; 32]) -> [[u8; 32]; 2] {
+        [quads.map(|quad| quad & 15), quads.map(|quad| quad >> 4)]
+    }
+
+    #[inline(always)]
+    fn quads_fifth_bit(self, quads: [u8; 32], plane: [u8; 32], bit: u8) -> [u8; 32] {
+        from_fn(|i| quads[i] | (plane[i] >> bit & 1) << 4)
+    }
+
+    #[inline(always)]
+    fn quads_dot(self, sum: [i32; 8], quads: [u8; 32], other: &[u8; 4]) -> [i32; 8] {
+        self.quad_dot(sum, &quads, other)
+    }
+
+    #[inline(always)]
+    fn lanes_add(self, a: [f32; 8], b: [f32; 8]) -> [f32; 8] {
+        from_fn(|lane| a[lane] + b[lane])
+    }
+
+    #[inline(always)]
+    fn lanes_larger(self, a: [f32; 8], b: [f32; 8]) -> [f32; 8] {
+        from_fn(|lane| if a[lane] > b[lane] { a[lane] } else { b[lane] })
+    }
+
+    #[inline(always)]
+    fn lanes_where_above(self, a: [f32; 8], b: [f32; 8], value: [f32; 8]) -> [f32; 8] {
+        from_fn(|lane| if a[lane] > b[lane] { value[lane] } else { 0.0 })
+    }
+
+    #[inline(always)]
+    fn lanes_times_power(self, value: [f32; 8], power: [f32; 8]) -> [f32; 8] {
+        let exponent = |power: f32| (power.to_bits() << 23).wrapping_add(1.0f32.to_bits());
+        from_fn(|lane| value[lane] * f32::from_bits(exponent(power[lane])))
+    }
+
+    #[inline(always)]
+    fn lanes_of_halves(self, values: &[u16]) -> [f32; 8] {
+        self.load_halves(values.first_chunk().expect("a number for each lane"))
+    }
+
+    #[inline(always)]
+    fn lanes_of_bytes(self, bytes: &[i8]) -> [f32; 8] {
+        from_fn(|lane| f32::from(bytes[lane]))
+    }
+
     #[inline(always)]
     fn load(self, bytes: &[u8; 32]) -> [u8; 32] {
         *bytes

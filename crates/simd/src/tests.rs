@@ -164,6 +164,73 @@ fn observe_panel<I: Isa>(isa: I, seed: u64) -> (Vec<i64>, Vec<i64>) {
     (seen, wanted)
 }
 
+/// What 64 tokens give with quads packed in nibbles and a plane of fifth bits, however wide the lanes are.
+fn observe_quads<I: Isa>(isa: I, seed: u64) -> Vec<f32> {
+    let mut random = Bytes(seed);
+    let (packed, plane): ([u8; 256], [u8; 256]) = (random.array(|byte| byte), random.array(|byte| byte));
+    let other: [u8; 4] = random.array(|byte| if byte == 128 { 127 } else { byte });
+    let halves: [u16; 64] =
+        std::array::from_fn(|_| u16::from_le_bytes([random.next(), random.next() & 0x7b]));
+    let bytes: [i8; 64] = std::array::from_fn(|_| random.next() as i8);
+    let mut seen = vec![0.0; 64 * 15];
+    isa.run(
+        #[inline(always)]
+        || {
+            for first in (0..64).step_by(I::PANEL_ROWS) {
+                let (nibbles, plane) =
+                    (isa.quads_load(&packed[4 * first..]), isa.quads_load(&plane[4 * first..]));
+                let [low, high] = isa.quads_nibbles(nibbles);
+                for bit in 0..8 {
+                    let sum =
+                        isa.quads_dot(isa.lane_ints_splat(5), isa.quads_fifth_bit(low, plane, bit), &other);
+                    let at = 64 * usize::from(bit) + first;
+                    isa.lanes_store(isa.lanes_from_ints(sum), &mut seen[at..]);
+                }
+                let sum = isa.quads_dot(isa.lane_ints_splat(0), high, &other);
+                isa.lanes_store(isa.lanes_from_ints(sum), &mut seen[64 * 8 + first..]);
+                isa.lanes_store(isa.lanes_of_halves(&halves[first..]), &mut seen[64 * 9 + first..]);
+                let (halves, bytes) =
+                    (isa.lanes_of_halves(&halves[first..]), isa.lanes_of_bytes(&bytes[first..]));
+                isa.lanes_store(bytes, &mut seen[64 * 10 + first..]);
+                isa.lanes_store(isa.lanes_add(halves, bytes), &mut seen[64 * 11 + first..]);
+                isa.lanes_store(isa.lanes_larger(halves, bytes), &mut seen[64 * 12 + first..]);
+                let above = isa.lanes_where_above(bytes, isa.lanes_splat(3.0), halves);
+                isa.lanes_store(above, &mut seen[64 * 13 + first..]);
+                let power = isa.lanes_add(isa.lanes_splat(12_582_912.0), bytes);
+                // -127 and -128 are outside of what powers may be.
+                let power = isa.lanes_larger(power, isa.lanes_splat(12_582_912.0 - 126.0));
+                let scaled = isa.lanes_times_power(isa.lanes_splat(1.5), power);
+                isa.lanes_store(scaled, &mut seen[64 * 14 + first..]);
+            }
+        },
+    );
+    seen
+}
+
+fn quads_equal_scalar<I: Isa>() {
+    let Some(isa) = I::new() else { return };
+    for seed in 1..200 {
+        assert_eq!(observe_quads(isa, seed), observe_quads(Scalar, seed), "{} with seed {seed}", I::NAME);
+    }
+}
+
+#[test]
+fn packed_quads_give_the_same_on_lanes_of_any_width() {
+    #[cfg(target_arch = "aarch64")]
+    quads_equal_scalar::<crate::Neon>();
+    #[cfg(target_arch = "x86_64")]
+    quads_equal_scalar::<crate::Avx2>();
+    #[cfg(target_arch = "x86_64")]
+    quads_equal_scalar::<crate::Avx512Vnni>();
+    // One quad by hand: 2, 5 and 8 with a fifth bit, 15.
+    let mut packed = [0; 32];
+    packed[..4].copy_from_slice(&[2, 5, 8, 15]);
+    let mut plane = [0; 32];
+    plane[2] = 0x80;
+    let quads = Scalar.quads_fifth_bit(packed, plane, 7);
+    assert_eq!(Scalar.quads_dot([0; 8], quads, &[1, 2, 3, 0xff])[0], 2 + 10 + 72 - 15);
+}
+
 fn panels_are_sums_of_products<I: Isa>() {
     let Some(isa) = I::new() else { return };
     for seed in 1..200 {

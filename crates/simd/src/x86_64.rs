@@ -5,6 +5,9 @@
 
 #![expect(unsafe_code, reason = "intrinsics need the instructions that the value of the type proves")]
 
+#[macro_use]
+mod lanes;
+
 use crate::Isa;
 use std::arch::x86_64::*;
 
@@ -30,158 +33,6 @@ impl Avx512Vnni {
         // SAFETY: `self` proves AVX-512 VL and VNNI.
         unsafe { _mm256_dpbusd_epi32(_mm256_setzero_si256(), a, b) }
     }
-}
-
-/// The panel operations on 8 lanes.
-macro_rules! lanes_of_avx2 {
-    () => {
-        const PANEL_ROWS: usize = 8;
-        const WIDE_UNSIGNED: bool = false;
-        type Lanes = __m256;
-        type LaneInts = __m256i;
-
-        #[inline(always)]
-        fn lanes_splat(self, value: f32) -> __m256 {
-            // SAFETY: `self` proves AVX.
-            unsafe { _mm256_set1_ps(value) }
-        }
-
-        #[inline(always)]
-        fn lanes_load(self, values: &[f32]) -> __m256 {
-            let values: &[f32; 8] = values.first_chunk().expect("a lane for each row");
-            // SAFETY: reads the 8 borrowed floats, unaligned.
-            unsafe { _mm256_loadu_ps(values.as_ptr()) }
-        }
-
-        #[inline(always)]
-        fn lanes_store(self, lanes: __m256, out: &mut [f32]) {
-            let out: &mut [f32; 8] = out.first_chunk_mut().expect("a lane for each row");
-            // SAFETY: writes the 8 borrowed floats, unaligned.
-            unsafe { _mm256_storeu_ps(out.as_mut_ptr(), lanes) }
-        }
-
-        #[inline(always)]
-        fn lanes_multiply_add(self, sum: __m256, a: __m256, b: __m256) -> __m256 {
-            // SAFETY: `self` proves FMA.
-            unsafe { _mm256_fmadd_ps(a, b, sum) }
-        }
-
-        #[inline(always)]
-        fn lanes_multiply(self, a: __m256, b: __m256) -> __m256 {
-            // SAFETY: `self` proves AVX.
-            unsafe { _mm256_mul_ps(a, b) }
-        }
-
-        #[inline(always)]
-        fn lanes_from_ints(self, ints: __m256i) -> __m256 {
-            // SAFETY: `self` proves AVX.
-            unsafe { _mm256_cvtepi32_ps(ints) }
-        }
-
-        #[inline(always)]
-        fn lane_ints_splat(self, value: i32) -> __m256i {
-            // SAFETY: `self` proves AVX.
-            unsafe { _mm256_set1_epi32(value) }
-        }
-
-        #[inline(always)]
-        fn quad_dot(self, sum: __m256i, quads: &[u8], other: &[u8; 4]) -> __m256i {
-            let quads: &[u8; 32] = quads.first_chunk().expect("a quad for each row");
-            // SAFETY: `self` proves AVX2.
-            unsafe {
-                let other = _mm256_set1_epi32(i32::from_le_bytes(*other));
-                _mm256_add_epi32(sum, self.multiply_bytes(self.load(quads), other))
-            }
-        }
-
-        #[inline(always)]
-        fn quad_dot_signed(self, sum: __m256i, quads: &[u8], other: &[u8; 4]) -> __m256i {
-            let quads: &[u8; 32] = quads.first_chunk().expect("a quad for each row");
-            // SAFETY: `self` proves AVX2.
-            unsafe {
-                let other = _mm256_set1_epi32(i32::from_le_bytes(*other));
-                _mm256_add_epi32(sum, self.dot_signed(self.load(quads), other))
-            }
-        }
-    };
-}
-
-/// The panel operations on 16 lanes.
-macro_rules! lanes_of_avx512 {
-    () => {
-        const PANEL_ROWS: usize = 16;
-        const WIDE_UNSIGNED: bool = true;
-        type Lanes = __m512;
-        type LaneInts = __m512i;
-
-        #[inline(always)]
-        fn lanes_splat(self, value: f32) -> __m512 {
-            // SAFETY: `self` proves AVX-512 F.
-            unsafe { _mm512_set1_ps(value) }
-        }
-
-        #[inline(always)]
-        fn lanes_load(self, values: &[f32]) -> __m512 {
-            let values: &[f32; 16] = values.first_chunk().expect("a lane for each row");
-            // SAFETY: reads the 16 borrowed floats, unaligned.
-            unsafe { _mm512_loadu_ps(values.as_ptr()) }
-        }
-
-        #[inline(always)]
-        fn lanes_store(self, lanes: __m512, out: &mut [f32]) {
-            let out: &mut [f32; 16] = out.first_chunk_mut().expect("a lane for each row");
-            // SAFETY: writes the 16 borrowed floats, unaligned.
-            unsafe { _mm512_storeu_ps(out.as_mut_ptr(), lanes) }
-        }
-
-        #[inline(always)]
-        fn lanes_multiply_add(self, sum: __m512, a: __m512, b: __m512) -> __m512 {
-            // SAFETY: `self` proves AVX-512 F.
-            unsafe { _mm512_fmadd_ps(a, b, sum) }
-        }
-
-        #[inline(always)]
-        fn lanes_multiply(self, a: __m512, b: __m512) -> __m512 {
-            // SAFETY: `self` proves AVX-512 F.
-            unsafe { _mm512_mul_ps(a, b) }
-        }
-
-        #[inline(always)]
-        fn lanes_from_ints(self, ints: __m512i) -> __m512 {
-            // SAFETY: `self` proves AVX-512 F.
-            unsafe { _mm512_cvtepi32_ps(ints) }
-        }
-
-        #[inline(always)]
-        fn lane_ints_splat(self, value: i32) -> __m512i {
-            // SAFETY: `self` proves AVX-512 F.
-            unsafe { _mm512_set1_epi32(value) }
-        }
-
-        #[inline(always)]
-        fn quad_dot(self, sum: __m512i, quads: &[u8], other: &[u8; 4]) -> __m512i {
-            let quads: &[u8; 64] = quads.first_chunk().expect("a quad for each row");
-            // SAFETY: reads the 64 borrowed bytes, unaligned; `self` proves AVX-512 VNNI.
-            unsafe {
-                let quads = _mm512_loadu_si512(quads.as_ptr().cast());
-                _mm512_dpbusd_epi32(sum, quads, _mm512_set1_epi32(i32::from_le_bytes(*other)))
-            }
-        }
-
-        #[inline(always)]
-        fn quad_dot_signed(self, sum: __m512i, quads: &[u8], other: &[u8; 4]) -> __m512i {
-            let quads: &[u8; 64] = quads.first_chunk().expect("a quad for each row");
-            // SAFETY: reads the 64 borrowed bytes, unaligned; `self` proves AVX-512 VNNI.
-            // Adding 128 to each byte makes them unsigned; what that adds is taken off again.
-            unsafe {
-                let bias = _mm512_set1_epi8(-128);
-                let quads = _mm512_xor_si512(_mm512_loadu_si512(quads.as_ptr().cast()), bias);
-                let other = _mm512_set1_epi32(i32::from_le_bytes(*other));
-                let added = _mm512_dpbusd_epi32(_mm512_setzero_si512(), bias, other);
-                _mm512_sub_epi32(_mm512_dpbusd_epi32(sum, quads, other), added)
-            }
-        }
-    };
 }
 
 macro_rules! isa_of_256_bits {

@@ -11,7 +11,7 @@ use std::num::NonZeroUsize;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, bail};
-use lichen_backend::{Executor, ExecutorError};
+use lichen_backend::{Executor, ExecutorError, KvPrecision};
 use lichen_format::Checkpoint;
 use lichen_hub::Reference;
 use lichen_op::Batch;
@@ -56,13 +56,13 @@ pub(crate) struct Args {
     #[arg(long, default_value = "512", value_name = "LIST")]
     ubatch_size: Vec<Numbers>,
 
-    /// Type of stored keys; only f16 for now
+    /// Type of stored keys: f16, q8_0, q5_0 or q4_0, for the precisions f16, q8, q5 and q4
     #[arg(long, default_value = "f16", value_name = "TYPE", value_parser = cache_type)]
-    cache_type_k: String,
+    cache_type_k: KvPrecision,
 
-    /// Type of stored values; only f16 for now
+    /// Type of stored values; the same as that of keys
     #[arg(long, default_value = "f16", value_name = "TYPE", value_parser = cache_type)]
-    cache_type_v: String,
+    cache_type_v: KvPrecision,
 
     /// Threads that compute; all hardware threads if not given
     #[arg(short, long, value_name = "LIST")]
@@ -95,21 +95,28 @@ pub(crate) fn spell_out(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     args
 }
 
-fn cache_type(text: &str) -> Result<String, String> {
+fn cache_type(text: &str) -> Result<KvPrecision, String> {
     match text {
-        "f16" => Ok(text.to_owned()),
-        _ => Err("only f16 is supported; leave the option out or give f16".to_owned()),
+        "f16" => Ok(KvPrecision::F16),
+        "q8_0" => Ok(KvPrecision::Q8),
+        "q5_0" => Ok(KvPrecision::Q5),
+        "q4_0" => Ok(KvPrecision::Q4),
+        _ => Err("give f16, q8_0, q5_0 or q4_0".to_owned()),
     }
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let tests = tests(args)?;
+    let kv = args.cache_type_k;
+    if args.cache_type_v != kv {
+        bail!("keys and values are stored in one precision; give -ctk and -ctv the same type");
+    }
     let opened = open(&args.model, None)?;
     let (needed, context) = (tests.iter().map(Test::tokens).max().unwrap_or(0), opened.spec.context as usize);
     if needed > context {
         bail!("a test needs {needed} tokens, the model's context has {context}; lower -p, -n or -d");
     }
-    let mut report = Report::new(args.output, subject(&opened));
+    let mut report = Report::new(args.output, subject(&opened, kv));
     let mut ready: Option<(usize, Box<dyn Executor>)> = None;
     for test in tests {
         // One team of threads at a time: the old one has to be gone before the next one starts.
@@ -117,7 +124,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             Some((threads, executor)) if threads == test.n_threads => executor,
             other => {
                 drop(other);
-                bind(&opened, test.n_threads)?
+                bind(&opened, test.n_threads, kv)?
             }
         };
         let outcome = measure(&mut *executor, test, args.repetitions)?;
@@ -165,9 +172,12 @@ fn tests(args: &Args) -> Result<Vec<Test>> {
     Ok(tests)
 }
 
-fn bind(opened: &Opened, threads: usize) -> Result<Box<dyn Executor>> {
+fn bind(opened: &Opened, threads: usize, kv: KvPrecision) -> Result<Box<dyn Executor>> {
     let threads = NonZeroUsize::new(threads);
-    opened.executor(&ComputeArgs { threads, numerics: NumericsArg::Fast, deterministic: false })
+    let compute = ComputeArgs { threads, numerics: NumericsArg::Fast, deterministic: false };
+    let mut executor = opened.executor(&compute)?;
+    executor.set_kv_precision(kv);
+    Ok(executor)
 }
 
 /// Warms up, fills the sequence up to the test's depth and times the repetitions.
@@ -234,7 +244,13 @@ impl Bench<'_> {
     }
 }
 
-fn subject(opened: &Opened) -> Subject {
+fn subject(opened: &Opened, kv: KvPrecision) -> Subject {
+    let kv_type = match kv {
+        KvPrecision::Q8 => "q8_0",
+        KvPrecision::Q5 => "q5_0",
+        KvPrecision::Q4 => "q4_0",
+        KvPrecision::F16 | KvPrecision::F32 => kv.name(),
+    };
     let tensors = &opened.checkpoint.tensors;
     let elements = |shape: &[u64]| shape.iter().fold(1, |all: u64, &size| all.saturating_mul(size));
     Subject {
@@ -243,6 +259,7 @@ fn subject(opened: &Opened) -> Subject {
         model_filename: opened.path.display().to_string(),
         model_type: model_type(&opened.spec.arch, &opened.checkpoint),
         model_size: tensors.iter().map(|tensor| opened.checkpoint.data(tensor).len() as u64).sum(),
+        kv_type,
         model_n_params: tensors.iter().fold(0, |all, tensor| all.saturating_add(elements(&tensor.shape))),
     }
 }

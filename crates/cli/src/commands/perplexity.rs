@@ -3,10 +3,13 @@
 //! Counted as llama.cpp does: the text is cut into chunks of one context, each starts with the token that starts a text
 //! where the model wants one, and only the second half of a chunk counts, so that every token has context before it.
 
+mod divergence;
+
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
-use lichen_backend::Executor;
+use divergence::Divergence;
+use lichen_backend::{Executor, KvPrecision};
 use lichen_hub::Reference;
 use lichen_op::Batch;
 use lichen_server::Language;
@@ -35,6 +38,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N")]
     chunks: Option<usize>,
 
+    /// Precision of keys and values that are some way back: f16, q8, q5 or q4
+    #[arg(long, value_name = "PRECISION")]
+    kv: Option<KvPrecision>,
+
+    /// Also run with keys and values in this precision, and tell how far the predictions are from those
+    #[arg(long, value_name = "PRECISION")]
+    kl_against: Option<KvPrecision>,
+
     #[command(flatten)]
     load: LoadArgs,
 }
@@ -54,22 +65,41 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let mut executor = opened.executor(&args.load.compute)?;
     let chunks = tokens.chunks_exact(context).take(args.chunks.unwrap_or(usize::MAX));
     let total = chunks.len();
-    let mut tally = Tally::default();
+    let kv = args.kv.unwrap_or_else(|| executor.kv_precision());
+    let mut runs = vec![Run { sequence: 0, kv }];
+    runs.extend(args.kl_against.map(|kv| Run { sequence: 1, kv }));
+    let (mut tally, mut divergence) = (Tally::default(), Divergence::default());
     for (index, chunk) in chunks.enumerate() {
         let mut chunk = chunk.to_vec();
         if let Some(start) = start {
             chunk[0] = start;
         }
-        score(&mut *executor, index as u64, &chunk, &mut tally)?;
+        score(&mut *executor, &runs, &chunk, &mut tally, &mut divergence)?;
         output::note(format_args!("chunk {}/{total}: {:.4}", index + 1, tally.perplexity()));
     }
     let (perplexity, error) = (tally.perplexity(), tally.error());
     output::line(format_args!("perplexity: {perplexity:.4} +/- {error:.5} over {} tokens", tally.count))?;
+    if let Some(against) = args.kl_against {
+        output::line(format_args!("divergence of {kv} from {against}: {divergence}"))?;
+    }
     Ok(())
 }
 
-/// Runs one chunk and counts the tokens of its second half.
-fn score(executor: &mut dyn Executor, sequence: u64, chunk: &[u32], tally: &mut Tally) -> Result<()> {
+/// One way to run a chunk.
+struct Run {
+    sequence: u64,
+    kv: KvPrecision,
+}
+
+/// Runs one chunk in each way and counts the tokens of its second half: the first run is scored, and compared with the
+/// second.
+fn score(
+    executor: &mut dyn Executor,
+    runs: &[Run],
+    chunk: &[u32],
+    tally: &mut Tally,
+    divergence: &mut Divergence,
+) -> Result<()> {
     let (vocab, first) = (executor.vocab(), chunk.len() / 2);
     // The logits after a token are about the next one; the last token has none.
     let last = chunk.len() - 1;
@@ -77,17 +107,25 @@ fn score(executor: &mut dyn Executor, sequence: u64, chunk: &[u32], tally: &mut 
     while past < last {
         let counts = past >= first;
         let end = (past + STEP).min(if counts { last } else { first });
-        let mut batch = Batch::default();
-        batch.push(sequence, past, &chunk[past..end], counts);
-        let logits = executor.run(&batch)?;
+        let mut logits = Vec::new();
+        for run in runs {
+            executor.set_kv_precision(run.kv);
+            let mut batch = Batch::default();
+            batch.push(run.sequence, past, &chunk[past..end], counts);
+            logits.push(executor.run(&batch)?);
+        }
         if counts {
-            for (row, &next) in logits.chunks_exact(vocab).zip(&chunk[past + 1..]) {
+            for (row, &next) in logits[0].chunks_exact(vocab).zip(&chunk[past + 1..]) {
                 tally.add(surprise(row, next).context("the text has a token outside the vocabulary")?);
             }
         }
+        if let (true, [logits, reference]) = (counts, &logits[..]) {
+            let rows = reference.chunks_exact(vocab).zip(logits.chunks_exact(vocab));
+            rows.for_each(|(reference, logits)| divergence.add(reference, logits));
+        }
         past = end;
     }
-    executor.drop_sequence(sequence);
+    runs.iter().for_each(|run| executor.drop_sequence(run.sequence));
     Ok(())
 }
 

@@ -17,6 +17,8 @@ pub(crate) struct Subject {
     pub(crate) model_size: u64,
     /// Numbers in all tensors.
     pub(crate) model_n_params: u64,
+    /// Type of stored keys and values, as llama.cpp names it.
+    pub(crate) kv_type: &'static str,
 }
 
 /// What one test does: a prompt, tokens one at a time, or both, after `n_depth` tokens that are not timed.
@@ -85,8 +87,8 @@ impl Outcome {
             ("n_batch", json!(test.n_batch)),
             ("n_ubatch", json!(test.n_ubatch)),
             ("n_threads", json!(test.n_threads)),
-            ("type_k", json!("f16")),
-            ("type_v", json!("f16")),
+            ("type_k", json!(subject.kv_type)),
+            ("type_v", json!(subject.kv_type)),
             ("n_prompt", json!(test.n_prompt)),
             ("n_gen", json!(test.n_gen)),
             ("n_depth", json!(test.n_depth)),
@@ -285,6 +287,7 @@ mod tests {
             model_type: "llama Q4_1".to_owned(),
             model_size: 3 << 20,
             model_n_params: 5_000_000,
+            kv_type: "f16",
         };
         let mut report = Report::new(format, subject);
         report.next(&outcome()) + &report.next(&outcome()) + &report.end()
