@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(plain.finish(Usage::default()).len(), 1);
         let mut counted = ChatEncoder { include_usage: true, ..encoder() };
         assert!(json_of(&counted.piece(0, text())[0])["usage"].is_null());
-        let usage = Usage { prompt: 2, cached: 1, completion: 3, reasoning: 0 };
+        let usage = Usage { prompt: 2, cached: 1, completion: 3, reasoning: 0, reduced_kv: None };
         assert_eq!(json_of(&counted.finish(usage)[0])["usage"]["total_tokens"], 5);
     }
 

@@ -179,7 +179,7 @@ mod tests {
     use super::*;
     use crate::blocks::tests::{any_order, arguments, start, text};
 
-    const USAGE: Usage = Usage { prompt: 10, cached: 4, completion: 7, reasoning: 2 };
+    const USAGE: Usage = Usage { prompt: 10, cached: 4, completion: 7, reasoning: 2, reduced_kv: None };
 
     fn stream(pieces: &[Piece], finish: Finish) -> Vec<Value> {
         let mut encoder = MessagesEncoder::new("msg_1", "m");

@@ -231,7 +231,7 @@ mod tests {
     use crate::TokenLogprob;
     use crate::blocks::tests::{any_order, arguments, start, text};
 
-    const USAGE: Usage = Usage { prompt: 10, cached: 4, completion: 7, reasoning: 2 };
+    const USAGE: Usage = Usage { prompt: 10, cached: 4, completion: 7, reasoning: 2, reduced_kv: None };
 
     fn encoder() -> ResponsesEncoder {
         let echo =

@@ -83,6 +83,11 @@ pub trait Executor: Send {
         0
     }
 
+    /// Bytes of one page now; 0 if there is no such page.
+    fn page_size(&self, _page: PageId) -> u64 {
+        0
+    }
+
     /// The precision that pages are sealed in.
     fn kv_precision(&self) -> KvPrecision {
         KvPrecision::F16

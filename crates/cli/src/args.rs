@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 
 use crate::build_info::VERSION;
 use crate::commands::{
-    bench, chat, completions, devices, inspect, kernels, list, perplexity, pull, rm, run, serve,
+    bench, chat, completions, devices, inspect, kernels, list, perplexity, pull, rm, run, serve, session,
 };
 
 /// Runs language models on this machine.
@@ -39,6 +39,8 @@ pub(crate) enum Command {
     Perplexity(perplexity::Args),
     /// Measure tokens per second, as llama-bench does
     Bench(bench::Args),
+    /// Take conversations out of a running node, and put them in
+    Session(session::Args),
     /// Show the kernels of this binary and which of them this processor can run
     Kernels(kernels::Args),
     /// Show what this machine offers to compute with

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use lichen_backend::Executor;
+use lichen_backend::{Executor, KvPrecision};
 use lichen_cpu::{CpuConfig, Numerics, PAGE_TOKENS};
 use lichen_engine::{Engine, EngineConfig};
 use lichen_format::{Checkpoint, Metadata};
@@ -16,7 +16,9 @@ use lichen_text::Tokenizer;
 
 use crate::executor::executor;
 use crate::language::ModelLanguage;
-use crate::{machine, vocabulary};
+use crate::memory::{Memory, Needs};
+use crate::sessions::ModelSessions;
+use crate::{machine, output, vocabulary};
 
 /// How a model is loaded.
 #[derive(Debug, Clone, clap::Args)]
@@ -55,11 +57,11 @@ pub(crate) enum NumericsArg {
 }
 
 impl ComputeArgs {
-    /// Bytes of one number of keys and values.
-    fn kv_number_bytes(&self) -> usize {
+    /// How keys and values are stored while memory is not short.
+    fn kv_precision(&self, queue: &QueueArgs) -> KvPrecision {
         match self.numerics {
-            NumericsArg::Fast => 2,
-            NumericsArg::Float32 => 4,
+            NumericsArg::Fast => queue.kv,
+            NumericsArg::Float32 => KvPrecision::F32,
         }
     }
 
@@ -72,6 +74,14 @@ impl ComputeArgs {
             },
             ..CpuConfig::default()
         }
+    }
+}
+
+/// A precision of keys and values that serves; single precision comes with `--numerics float32`.
+fn kv_precision(text: &str) -> Result<KvPrecision, String> {
+    match text.parse()? {
+        KvPrecision::F32 => Err("f32 comes with --numerics float32".to_owned()),
+        precision => Ok(precision),
     }
 }
 
@@ -97,11 +107,18 @@ pub(crate) struct QueueArgs {
     #[arg(long, env = "LICHEN_MAX_QUEUE", value_name = "N", default_value_t = 64)]
     max_queue: usize,
 
+    /// How keys and values are stored: f16, q8, q5 or q4; full pages take fewer bits when memory runs short
+    #[arg(long, env = "LICHEN_KV", value_name = "PRECISION", default_value_t = KvPrecision::F16,
+          value_parser = kv_precision)]
+    kv: KvPrecision,
+
     /// Guess tokens from what the text has said before; answers are the same either way
     #[arg(long, env = "LICHEN_DRAFT", value_enum, default_value_t = Draft::Ngram)]
     draft: Draft,
 }
 
+/// A model that can't have so many tokens of context is not worth loading unasked.
+const SHORTEST_CONTEXT: usize = 512;
 pub(crate) const MAX_CONCURRENT: NonZeroUsize = NonZeroUsize::new(8).expect("8 is not 0");
 pub(crate) const MAX_SESSIONS: usize = 64;
 
@@ -128,31 +145,19 @@ pub(crate) enum Draft {
     Off,
 }
 
-/// Share of the memory available at the time of the load that keys and values may come to take: a quarter.
-const KV_SHARE: u64 = 4;
-
 impl Limits {
-    /// The limits of an engine: every request at its full length, or what memory allows.
-    fn config(
-        &self,
-        queue: &QueueArgs,
-        spec: &ModelSpec,
-        number_bytes: usize,
-        page_tokens: usize,
-    ) -> EngineConfig {
+    /// The limits of an engine: every request at its full length. What memory allows is seen while it runs.
+    fn config(&self, queue: &QueueArgs, spec: &ModelSpec, precision: KvPrecision) -> EngineConfig {
         let context_cap = self.ctx_cap.map_or(spec.context, |cap| cap.get().min(spec.context)) as usize;
-        let kv_bytes_per_token = spec.state_bytes_per_token(number_bytes) as u64;
-        let page_bytes = (kv_bytes_per_token * page_tokens as u64).max(1);
-        let wanted = context_cap.div_ceil(page_tokens).saturating_mul(self.max_concurrent.get());
-        let affordable = machine::memory()
-            .map_or(usize::MAX, |(_, available)| (available / KV_SHARE / page_bytes) as usize);
+        let number_bytes = if precision == KvPrecision::F32 { 4 } else { 2 };
         EngineConfig {
             context_cap,
             max_running: self.max_concurrent.get(),
             queue_limit: queue.max_queue,
-            kv_pages: wanted.min(affordable),
+            kv_pages: context_cap.div_ceil(PAGE_TOKENS).saturating_mul(self.max_concurrent.get()),
             max_sessions: self.max_sessions,
-            kv_bytes_per_token,
+            kv_bytes_per_token: spec.state_bytes_per_token(number_bytes) as u64,
+            kv_precision: precision,
             speculate: queue.draft == Draft::Ngram,
             ..EngineConfig::default()
         }
@@ -173,13 +178,13 @@ pub(crate) struct Loaded {
     pub(crate) path: PathBuf,
     pub(crate) engine: Arc<Engine>,
     pub(crate) language: Arc<ModelLanguage>,
+    pub(crate) sessions: Arc<ModelSessions>,
     /// How the file wants embeddings made.
     pub(crate) pooling: Pooling,
-    /// Weights and the keys and values of a full cache.
+    /// What it needs before it has taken a request.
     pub(crate) bytes: u64,
     spec: ModelSpec,
-    number_bytes: usize,
-    page_tokens: usize,
+    precision: KvPrecision,
 }
 
 /// The hub as the environment sets it up.
@@ -249,51 +254,81 @@ pub(crate) fn load(reference: &Reference, args: &LoadArgs, limits: &LimitArgs) -
         max_concurrent: limits.max_concurrent,
         max_sessions: limits.max_sessions,
     };
-    start(open(reference, args.ctx_cap)?, &args.compute, &limits.queue, of_model)
+    start(open(reference, args.ctx_cap)?, None, &args.compute, &limits.queue, of_model, None)
 }
 
 /// Starts the engine of a model.
 ///
 /// # Errors
-/// It has no tokenizer that is supported, or the backend refuses it.
+/// It has no tokenizer that is supported, there is no room for it, or the backend refuses it.
 pub(crate) fn start(
     opened: Opened,
+    name: Option<&str>,
     compute: &ComputeArgs,
     queue: &QueueArgs,
     limits: Limits,
+    memory: Option<&Memory>,
 ) -> Result<Loaded> {
+    let precision = compute.kv_precision(queue);
+    let mut config = limits.config(queue, &opened.spec, precision);
+    let mut needs = opened.needs(&config)?;
+    // A cap that nobody asked for gives way to memory, and says so.
+    if let (Some(memory), None) = (memory, limits.ctx_cap) {
+        let fits = memory.longest_context(needs);
+        if (SHORTEST_CONTEXT..config.context_cap).contains(&fits) {
+            output::note(format!(
+                "memory allows a context of {fits} tokens, the model {}",
+                config.context_cap
+            ));
+            let cap = u32::try_from(fits).ok().and_then(NonZeroU32::new);
+            config = Limits { ctx_cap: cap, ..limits }.config(queue, &opened.spec, precision);
+            needs = opened.needs(&config)?;
+        }
+    }
+    let name = name.map_or_else(|| stem(&opened.path), str::to_owned);
+    let placement = memory.map(|memory| memory.place(&name, needs)).transpose()?;
     let language = Arc::new(opened.language()?);
     let executor = opened.executor(compute)?;
-    let (number_bytes, page_tokens) = (compute.kv_number_bytes(), executor.page_tokens());
-    let config = limits.config(queue, &opened.spec, number_bytes, page_tokens);
-    let bytes = opened.bytes(&config, page_tokens)?;
-    let engine = Engine::start(executor, language.tokenizer.clone(), config)
+    let engine = Engine::start_placed(executor, language.tokenizer.clone(), config, placement)
         .context("the engine's thread could not be started")?;
+    let engine = Arc::new(engine);
     Ok(Loaded {
-        name: stem(&opened.path),
+        name,
+        sessions: Arc::new(ModelSessions::new(engine.clone(), &opened)),
         pooling: pooling(&opened.checkpoint.metadata),
         path: opened.path,
-        engine: Arc::new(engine),
+        engine,
         language,
-        bytes,
+        bytes: needs.total(),
         spec: opened.spec,
-        number_bytes,
-        page_tokens,
+        precision,
     })
 }
 
 impl Opened {
-    /// Bytes that the model will take under these limits: weights and the keys and values of a full cache.
+    /// Bytes that the model needs under these limits before it has taken a request.
     ///
     /// # Errors
     /// A tensor is missing.
     pub(crate) fn estimate(&self, compute: &ComputeArgs, queue: &QueueArgs, limits: Limits) -> Result<u64> {
-        self.bytes(&limits.config(queue, &self.spec, compute.kv_number_bytes(), PAGE_TOKENS), PAGE_TOKENS)
+        Ok(self.needs(&limits.config(queue, &self.spec, compute.kv_precision(queue)))?.total())
     }
 
-    fn bytes(&self, config: &EngineConfig, page_tokens: usize) -> Result<u64> {
-        let kv_bytes = config.kv_bytes_per_token * (config.kv_pages * page_tokens) as u64;
-        Ok(self.spec.weight_bytes(&self.checkpoint)? + kv_bytes)
+    /// Weights, the scratch of a full step, and one context at the smallest precision.
+    ///
+    /// # Errors
+    /// A tensor is missing.
+    pub(crate) fn needs(&self, config: &EngineConfig) -> Result<Needs> {
+        let scratch = self.spec.scratch_bytes(config.prefill_tokens + config.max_running, config.max_running);
+        let smallest =
+            if config.kv_precision == KvPrecision::F32 { KvPrecision::F32 } else { KvPrecision::Q4 };
+        let pages = config.context_cap.div_ceil(PAGE_TOKENS) as u64;
+        Ok(Needs {
+            weights: self.spec.weight_bytes(&self.checkpoint)?,
+            scratch: scratch as u64,
+            context: pages * lichen_cpu::page_bytes(&self.spec.lower().kv, smallest),
+            tokens: config.context_cap,
+        })
     }
 }
 
@@ -303,13 +338,12 @@ impl Loaded {
     /// # Errors
     /// The context is longer than the one that the model was loaded for.
     pub(crate) fn limiter(&self) -> impl Fn(&QueueArgs, Limits) -> Result<()> + Send + Sync + 'static {
-        let (engine, spec) = (self.engine.clone(), self.spec.clone());
-        let (number_bytes, page_tokens) = (self.number_bytes, self.page_tokens);
+        let (engine, spec, precision) = (self.engine.clone(), self.spec.clone(), self.precision);
         move |queue, limits| {
             if limits.ctx_cap.is_some_and(|cap| cap.get() > spec.context) {
                 bail!("the model was loaded for {} tokens; load it again for more", spec.context);
             }
-            engine.reconfigure(limits.config(queue, &spec, number_bytes, page_tokens));
+            engine.reconfigure(limits.config(queue, &spec, precision));
             Ok(())
         }
     }

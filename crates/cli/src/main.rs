@@ -8,9 +8,11 @@ mod executor;
 mod language;
 mod load;
 mod machine;
+mod memory;
 mod node_loader;
 mod output;
 mod sampling;
+mod sessions;
 mod vocabulary;
 
 use std::process::ExitCode;
@@ -54,6 +56,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Inspect(args) => commands::inspect::run(&args),
         Command::Perplexity(args) => commands::perplexity::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
+        Command::Session(args) => commands::session::run(&args),
         Command::Kernels(args) => commands::kernels::run(&args),
         Command::Devices(args) => commands::devices::run(&args),
         Command::Completions(args) => commands::completions::run(&args),

@@ -9,6 +9,7 @@ use lichen_hub::{Hub, Reference};
 use lichen_server::{LoadOrder, Loader, Model, ModelOptions, Progress};
 
 use crate::load::{self, ComputeArgs, Limits, QueueArgs};
+use crate::memory::Memory;
 use crate::output;
 
 /// Share of a load that is the transfer of its file; the rest is reading and binding it.
@@ -19,6 +20,7 @@ pub(crate) struct NodeLoader {
     pub(crate) hub: Hub,
     pub(crate) compute: ComputeArgs,
     pub(crate) queue: QueueArgs,
+    pub(crate) memory: Memory,
 }
 
 impl NodeLoader {
@@ -27,7 +29,8 @@ impl NodeLoader {
         let path = self.hub.pull(&reference, progress)?.path;
         let limits = limits_of(&order.options)?;
         let opened = load::open_file(path, limits.ctx_cap)?;
-        let loaded = load::start(opened, &self.compute, &self.queue, limits)?;
+        let loaded =
+            load::start(opened, Some(&order.name), &self.compute, &self.queue, limits, Some(&self.memory))?;
         let (limiter, queue) = (loaded.limiter(), self.queue.clone());
         let change = move |options: &ModelOptions| -> Result<(), String> {
             let changed = limits_of(options).and_then(|limits| limiter(&queue, limits));
@@ -35,6 +38,7 @@ impl NodeLoader {
         };
         Ok(Model::new(&order.name, loaded.engine, loaded.language)
             .with_pooling(loaded.pooling)
+            .with_sessions(loaded.sessions)
             .with_bytes(loaded.bytes)
             .with_ttl(order.ttl)
             .with_options(order.options.clone())

@@ -420,6 +420,10 @@ impl Executor for CpuExecutor {
         self.kv.bytes()
     }
 
+    fn page_size(&self, page: PageId) -> u64 {
+        self.kv.size(page)
+    }
+
     fn kv_precision(&self) -> KvPrecision {
         self.kv.sealed()
     }

@@ -20,6 +20,6 @@ mod team;
 pub use activation::Activation;
 pub use config::{CpuConfig, CpuError, Numerics};
 pub use executor::CpuExecutor;
-pub use kv::PAGE_TOKENS;
+pub use kv::{PAGE_TOKENS, page_bytes};
 pub use linear::Weight;
 pub use team::Team;

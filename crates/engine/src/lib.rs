@@ -1,17 +1,24 @@
 //! From requests to tokens: one thread owns a model, batches the requests that run, samples and reports.
 
+mod memory;
 mod prefix_cache;
+mod pressure;
 mod sampler;
 mod sequence;
+mod session;
 mod speculation;
 mod thinking;
 mod worker;
 
+pub use memory::{Governor, GovernorConfig, GovernorError, MemoryReport, RungReport};
 pub use sampler::Sampler;
+pub use session::{ImportError, SessionState};
 
-use lichen_backend::Executor;
+use lichen_backend::{Executor, KvPrecision};
 use lichen_generate::{Generate, GenerateError, Request, Sink, Stats, Ticket};
+use lichen_memory::{Owner, Reservation};
 use lichen_text::Tokenizer;
+use memory::Member;
 use sequence::Job;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -36,6 +43,8 @@ pub struct EngineConfig {
     pub max_sessions: usize,
     /// Bytes of keys and values that one token takes; errors and statistics tell it.
     pub kv_bytes_per_token: u64,
+    /// How keys and values are stored while memory is not short.
+    pub kv_precision: KvPrecision,
     /// Guess tokens from what the text has said before.
     pub speculate: bool,
     /// Steps of running requests may take this long for the sake of new prompts, or a small multiple of what they
@@ -53,6 +62,7 @@ impl Default for EngineConfig {
             kv_pages: 1024,
             max_sessions: 64,
             kv_bytes_per_token: 0,
+            kv_precision: KvPrecision::F16,
             speculate: true,
             latency_goal: Duration::from_millis(20),
         }
@@ -75,6 +85,21 @@ pub struct Engine {
     shared: Arc<Mutex<Shared>>,
     vocab: usize,
     config: Mutex<EngineConfig>,
+    member: Option<Arc<Member>>,
+    /// What was reserved for it besides pages; given back with the engine.
+    _reserved: Vec<Reservation>,
+}
+
+/// An engine's place in the memory of its process.
+pub struct Placement {
+    /// Who watches.
+    pub governor: Governor,
+    /// Whose its bytes are.
+    pub owner: Owner,
+    /// Bytes of weights that one forward pass reads.
+    pub weight_bytes: u64,
+    /// What has been reserved for weights, scratch and the rest.
+    pub reserved: Vec<Reservation>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -83,7 +108,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Engine {
-    /// Starts the thread.
+    /// Starts the thread, with nobody watching the memory.
     ///
     /// # Errors
     /// If the system gives no thread.
@@ -92,15 +117,35 @@ impl Engine {
         tokenizer: Arc<Tokenizer>,
         config: EngineConfig,
     ) -> std::io::Result<Self> {
+        Self::start_placed(executor, tokenizer, config, None)
+    }
+
+    /// Starts the thread of an engine that takes part in the memory of its process.
+    ///
+    /// # Errors
+    /// If the system gives no thread.
+    pub fn start_placed(
+        executor: Box<dyn Executor>,
+        tokenizer: Arc<Tokenizer>,
+        config: EngineConfig,
+        placement: Option<Placement>,
+    ) -> std::io::Result<Self> {
         let (commands, incoming) = std::sync::mpsc::channel();
         let shared = Arc::new(Mutex::new(Shared::default()));
         let vocab = executor.vocab();
-        let for_worker = (shared.clone(), config.clone());
+        let (member, reserved) = match placement {
+            None => (None, Vec::new()),
+            Some(Placement { governor, owner, weight_bytes, reserved }) => {
+                (Some(governor.join(owner, weight_bytes, commands.clone())), reserved)
+            }
+        };
+        let for_worker = (shared.clone(), config.clone(), member.clone());
         let thread = std::thread::Builder::new().name("lichen-engine".to_owned()).spawn(move || {
-            let (shared, config) = for_worker;
-            Worker::new(executor, &tokenizer, incoming, shared, config).work();
+            let (shared, config, member) = for_worker;
+            Worker::new(executor, &tokenizer, incoming, shared, config, member).work();
         })?;
-        Ok(Self { commands: Some(commands), thread: Some(thread), shared, vocab, config: Mutex::new(config) })
+        let (commands, thread, config) = (Some(commands), Some(thread), Mutex::new(config));
+        Ok(Self { commands, thread, shared, vocab, config, member, _reserved: reserved })
     }
 
     /// Changes the limits. Requests that were taken keep what they were promised.
@@ -115,7 +160,7 @@ impl Engine {
         lock(&self.config).clone()
     }
 
-    fn commands(&self) -> &Sender<Command> {
+    pub(crate) fn commands(&self) -> &Sender<Command> {
         self.commands.as_ref().expect("the sender lives until the engine is dropped")
     }
 
@@ -179,6 +224,9 @@ impl Generate for Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         drop(self.commands.take());
+        if let Some(member) = &self.member {
+            member.leave();
+        }
         if let Some(thread) = self.thread.take() {
             // A panic of the thread has been reported by the panic hook; there is nothing to add here.
             let _ = thread.join();

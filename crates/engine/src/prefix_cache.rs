@@ -1,6 +1,6 @@
 //! The prefix tree and the backend's pages, kept in step.
 
-use lichen_backend::{Executor, PageId};
+use lichen_backend::{Executor, KvPrecision, PageId, PageSet};
 use lichen_sched::PrefixTree;
 
 /// State of texts that are not being worked on, for those that begin like them.
@@ -39,12 +39,27 @@ impl PrefixCache {
         session: Option<u64>,
     ) {
         let pages = executor.hold(sequence);
-        if pages.is_empty() {
-            return;
+        if !pages.is_empty() {
+            self.insert(executor, tokens, &pages, session);
         }
-        for page in self.tree.insert(tokens, &pages, session) {
+    }
+
+    /// Keeps held pages, whose tokens these are, and releases those that are here already.
+    pub(crate) fn insert(
+        &mut self,
+        executor: &mut dyn Executor,
+        tokens: &[u32],
+        pages: &[PageId],
+        session: Option<u64>,
+    ) {
+        for page in self.tree.insert(tokens, pages, session) {
             executor.release(page);
         }
+    }
+
+    /// The conversation of a session that was used last.
+    pub(crate) fn latest(&self, session: u64) -> Option<(Vec<u32>, Vec<PageId>)> {
+        self.tree.latest(session)
     }
 
     /// Pages that could be allocated under `limit`, counting what the cache could give up.
@@ -65,5 +80,47 @@ impl PrefixCache {
             let evicted = self.tree.evict(short, |page| executor.users(page) == 0);
             evicted.into_iter().for_each(|page| executor.release(page));
         }
+    }
+
+    /// Bytes of the pages that only the cache holds.
+    pub(crate) fn bytes(&self, executor: &dyn Executor) -> u64 {
+        self.tree
+            .cold(|page| executor.users(page) == 0)
+            .into_iter()
+            .map(|page| executor.page_size(page))
+            .sum()
+    }
+
+    /// Gives up the coldest pages until so many bytes are free. Returns how many are.
+    pub(crate) fn evict(&mut self, executor: &mut dyn Executor, bytes: u64) -> u64 {
+        let mut freed = 0;
+        while freed < bytes {
+            let evicted = self.tree.evict(1, |page| executor.users(page) == 0);
+            let Some(&page) = evicted.first() else { break };
+            freed += executor.page_size(page);
+            executor.release(page);
+        }
+        freed
+    }
+
+    /// Stores pages that only the cache holds more coarsely, the coldest first, until so many bytes are free. Returns
+    /// how many are.
+    pub(crate) fn requantise(&self, executor: &mut dyn Executor, precision: KvPrecision, bytes: u64) -> u64 {
+        let mut freed = 0;
+        for page in self.tree.cold(|page| executor.users(page) == 0) {
+            if freed >= bytes {
+                break;
+            }
+            // A page for which there is no memory in between stays as it is.
+            freed += executor.requantise(PageSet::Page(page), precision).unwrap_or(0);
+        }
+        freed
+    }
+
+    /// Bytes that [`PrefixCache::requantise`] could free at most.
+    pub(crate) fn surplus(&self, executor: &dyn Executor, precision: KvPrecision) -> u64 {
+        let small = executor.page_bytes(precision);
+        let cold = self.tree.cold(|page| executor.users(page) == 0);
+        cold.into_iter().map(|page| executor.page_size(page).saturating_sub(small)).sum()
     }
 }

@@ -100,6 +100,11 @@ impl<'t> Sequence<'t> {
         }
     }
 
+    /// Its state is stored in this precision since memory is short.
+    pub(crate) fn note_reduced(&mut self, precision: &'static str) {
+        self.usage.reduced_kv = Some(precision);
+    }
+
     /// Tokens so far, prompt and answer.
     pub(crate) fn tokens(&self) -> &[u32] {
         &self.tokens

@@ -1,11 +1,14 @@
 //! The step loop: take requests in, ask the scheduler who runs, build one ragged batch, run it, sample.
 
+use crate::memory::{Account, Member};
 use crate::prefix_cache::PrefixCache;
 use crate::sequence::{Job, Next, Sequence};
+use crate::session::SessionCommand;
 use crate::speculation::{MOST_DRAFTS, Payoff};
 use crate::{EngineConfig, Shared, lock};
 use lichen_backend::{Executor, ExecutorError};
 use lichen_generate::{FinishReason, GenerateError, Stats};
+use lichen_memory::{Effects, Level};
 use lichen_op::Batch;
 use lichen_sched::{Arrival, Limits, Progress, Scheduler, State, Step, Work};
 use lichen_text::Tokenizer;
@@ -23,18 +26,26 @@ const MOST_GUESSING: usize = 2;
 pub(crate) enum Command {
     Submit(Box<Job>),
     Reconfigure(EngineConfig),
+    Session(SessionCommand),
+    /// Memory is at another level.
+    Level,
+    /// Memory is to be freed.
+    Relieve(lichen_memory::Request),
 }
 
 pub(crate) struct Worker<'t> {
-    executor: Box<dyn Executor>,
+    pub(crate) executor: Box<dyn Executor>,
     tokenizer: &'t Tokenizer,
     incoming: Receiver<Command>,
     shared: Arc<Mutex<Shared>>,
-    config: EngineConfig,
-    scheduler: Scheduler,
-    cache: PrefixCache,
+    pub(crate) config: EngineConfig,
+    pub(crate) scheduler: Scheduler,
+    pub(crate) cache: PrefixCache,
+    pub(crate) account: Account,
+    /// The level of memory that is in force here.
+    pub(crate) level: Level,
     payoff: Payoff,
-    sequences: BTreeMap<u64, Sequence<'t>>,
+    pub(crate) sequences: BTreeMap<u64, Sequence<'t>>,
     start: Instant,
     next_id: u64,
     totals: Stats,
@@ -50,9 +61,14 @@ impl<'t> Worker<'t> {
         incoming: Receiver<Command>,
         shared: Arc<Mutex<Shared>>,
         config: EngineConfig,
+        member: Option<Arc<Member>>,
     ) -> Self {
+        let mut executor = executor;
+        executor.set_kv_precision(config.kv_precision);
         Self {
-            scheduler: Scheduler::new(limits(&config, &*executor)),
+            scheduler: Scheduler::new(limits(&config, Level::Normal, &*executor)),
+            account: Account::new(member),
+            level: Level::Normal,
             cache: PrefixCache::new(executor.page_tokens(), config.max_sessions),
             executor,
             tokenizer,
@@ -101,9 +117,15 @@ impl<'t> Worker<'t> {
             match command {
                 Ok(Command::Submit(job)) => self.submit(*job),
                 Ok(Command::Reconfigure(config)) => {
-                    self.scheduler.set_limits(limits(&config, &*self.executor));
                     self.cache.set_max_sessions(config.max_sessions);
                     self.config = config;
+                    self.scheduler.set_limits(self.limits());
+                }
+                Ok(Command::Session(command)) => self.session(command),
+                Ok(Command::Level) => self.apply_level(),
+                Ok(Command::Relieve(request)) => {
+                    self.relieve(request);
+                    self.publish();
                 }
                 Err(TryRecvError::Empty) => return,
                 Err(TryRecvError::Disconnected) => return self.open = false,
@@ -170,8 +192,12 @@ impl<'t> Worker<'t> {
         self.cache.keep(&mut *self.executor, id, tokens, sequence.session);
     }
 
+    pub(crate) fn limits(&self) -> Limits {
+        limits(&self.config, self.level, &*self.executor)
+    }
+
     /// Most pages. One context always fits, with a page for a copy and one to spare.
-    fn page_limit(&self) -> usize {
+    pub(crate) fn page_limit(&self) -> usize {
         let least = self.config.context_cap.div_ceil(self.executor.page_tokens()) + 2;
         self.config.kv_pages.max(least)
     }
@@ -179,8 +205,11 @@ impl<'t> Worker<'t> {
     /// Lets waiting sequences begin and paused ones come back, while there is room.
     fn begin(&mut self) {
         loop {
-            let room = self.cache.room(&*self.executor, self.page_limit());
-            let Some(id) = self.scheduler.candidate(self.now(), room) else { return };
+            let Some(id) = self.scheduler.candidate(self.now(), self.room()) else { return };
+            let alone = self.scheduler.running().next().is_none();
+            if !alone && !self.account.can_promise(self.promise(self.sequences[&id].tokens().len())) {
+                return;
+            }
             let sequence = self.sequences.get_mut(&id).expect("the scheduler knows living sequences");
             let cached = match sequence.pooling() {
                 Some(_) => 0,
@@ -192,31 +221,19 @@ impl<'t> Worker<'t> {
             self.totals.reused_tokens += cached as u64;
             sequence.begin(cached);
             self.scheduler.begin(id, cached);
+            self.settle(0);
         }
     }
 
     fn step(&mut self) {
         self.guess();
-        let limit = self.page_limit();
-        let room = self.cache.room(&*self.executor, limit);
-        let Step { pause, work } = self.scheduler.plan(room);
-        for id in pause {
-            self.keep(id);
-            self.executor.drop_sequence(id);
-            if let Some(sequence) = self.sequences.get_mut(&id) {
-                sequence.pause();
-            }
-            self.totals.pauses += 1;
-        }
+        let Step { pause, work } = self.scheduler.plan(self.room());
+        self.pause(pause);
         if work.is_empty() {
             return;
         }
-        let page = self.executor.page_tokens();
-        let pages = |work: &Work| {
-            let end = work.past + work.tokens + work.drafts;
-            end.div_ceil(page) - work.past.div_ceil(page) + usize::from(!work.past.is_multiple_of(page))
-        };
-        self.cache.make_room(&mut *self.executor, limit, work.iter().map(pages).sum());
+        self.make_room(self.needed(&work));
+        self.note_reduced(&work);
         let began = Instant::now();
         let (embeddings, generations): (Vec<Work>, Vec<Work>) =
             work.iter().partition(|work| self.sequences[&work.id].pooling().is_some());
@@ -228,6 +245,22 @@ impl<'t> Worker<'t> {
         self.learn(took, &work, &progress);
         for id in std::mem::take(&mut self.over) {
             self.remove(id);
+        }
+        self.settle(0);
+        if let Some(member) = self.account.member() {
+            member.count_pass();
+        }
+    }
+
+    /// Drops the state of sequences that give way; the cache keeps what it can.
+    pub(crate) fn pause(&mut self, ids: Vec<u64>) {
+        for id in ids {
+            self.keep(id);
+            self.executor.drop_sequence(id);
+            if let Some(sequence) = self.sequences.get_mut(&id) {
+                sequence.pause();
+            }
+            self.totals.pauses += 1;
         }
     }
 
@@ -367,7 +400,8 @@ impl<'t> Worker<'t> {
         None
     }
 
-    fn publish(&mut self) {
+    pub(crate) fn publish(&mut self) {
+        self.offer();
         let waiting = self.scheduler.count(State::Waiting);
         let paused = self.scheduler.count(State::Paused);
         let stats = Stats {
@@ -386,11 +420,12 @@ impl<'t> Worker<'t> {
     }
 }
 
-fn limits(config: &EngineConfig, executor: &dyn Executor) -> Limits {
+fn limits(config: &EngineConfig, level: Level, executor: &dyn Executor) -> Limits {
+    let effects = Effects::of(level);
     Limits {
-        max_running: config.max_running,
+        max_running: effects.concurrency.of(config.max_running),
         page_tokens: executor.page_tokens(),
-        prefill_tokens: config.prefill_tokens,
+        prefill_tokens: effects.prefill_window.tokens(config.prefill_tokens),
         latency_goal: config.latency_goal,
         latency_factor: LATENCY_FACTOR,
     }

@@ -29,6 +29,8 @@ pub struct Usage {
     pub thinking_tokens: usize,
     /// Of these, tokens that were guessed and verified.
     pub accepted_tokens: usize,
+    /// The coarsest precision that its keys and values were stored in, if memory was too short for the usual one.
+    pub reduced_kv: Option<&'static str>,
     /// From submission to the first step on the prompt.
     pub queue_time: Duration,
     /// From submission to the first generated token.

@@ -20,6 +20,8 @@ pub struct Sample {
     pub stall: Option<Stall>,
     /// Bytes of files that were dropped from memory and read again.
     pub refaulted: Option<Refaults>,
+    /// How often this process has waited for a page from disk since it started.
+    pub major_faults: Option<u64>,
 }
 
 /// A control group with a limit.

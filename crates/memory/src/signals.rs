@@ -77,7 +77,7 @@ impl Observer {
             exhaustion: self.exhaustion(now, budget),
             stall_some: stalls.map(|(some, _)| some),
             stall_full: stalls.map(|(_, full)| full),
-            thrash: self.thrash.ratio(now, sample.refaulted, work),
+            thrash: self.thrash.ratio(now, sample, work),
             limit_hit: self.limit_hit(sample, budget),
             out_of_memory: self.out_of_memory(sample, work),
         };
@@ -154,26 +154,28 @@ impl Observer {
 /// The thrash ratio: bytes of files read again for each byte of weights used.
 #[derive(Debug, Default)]
 struct Thrash {
-    since: Option<(Duration, Refaults, Work)>,
+    since: Option<(Duration, Refaults, Option<u64>, Work)>,
     ratio: Option<f64>,
 }
 
 impl Thrash {
-    fn ratio(&mut self, now: Duration, refaults: Option<Refaults>, work: Work) -> Option<f64> {
-        let refaults = refaults?;
-        let continues = |(_, before, done): &(Duration, Refaults, Work)| {
+    fn ratio(&mut self, now: Duration, sample: &Sample, work: Work) -> Option<f64> {
+        let (refaults, faults) = (sample.refaulted?, sample.major_faults);
+        let continues = |(_, before, _, done): &(Duration, Refaults, Option<u64>, Work)| {
             let counted = before.origin == refaults.origin && before.bytes <= refaults.bytes;
             counted && done.passes <= work.passes && done.weight_bytes <= work.weight_bytes
         };
-        let Some((since, before, done)) = self.since.filter(continues) else {
-            *self = Self { since: Some((now, refaults, work)), ratio: None };
+        let Some((since, before, faults_before, done)) = self.since.filter(continues) else {
+            *self = Self { since: Some((now, refaults, faults, work)), ratio: None };
             return None;
         };
         if work.passes - done.passes >= 2 || now.saturating_sub(since) >= THRASH_WINDOW {
             let used = work.weight_bytes - done.weight_bytes;
-            let read = refaults.bytes - before.bytes;
+            // Others may read files again too; if we never waited for the disk it was not us.
+            let waited = faults.zip(faults_before).is_none_or(|(now, before)| now > before);
+            let read = if waited { refaults.bytes - before.bytes } else { 0 };
             self.ratio = (used > 0).then(|| read as f64 / used as f64);
-            self.since = Some((now, refaults, work));
+            self.since = Some((now, refaults, faults, work));
         }
         self.ratio
     }

@@ -148,3 +148,20 @@ fn running_out_of_memory_is_seen_by_group_or_by_allocation() {
     assert!(!see(&sample(9), failed(0)), "and come back: nothing is known of the time between");
     assert!(see(&sample(9), failed(1)));
 }
+
+#[test]
+fn files_that_others_read_again_are_no_thrashing_of_ours() {
+    let ratio = |faults: [u64; 2]| {
+        let mut observer = Observer::default();
+        let mut signals = None;
+        for (step, faults) in (0u64..).zip(faults) {
+            let refaulted = Some(Refaults { origin: Origin::Group, bytes: step * 1000 });
+            let sample = Sample { refaulted, major_faults: Some(faults), ..Sample::default() };
+            let work = Work { passes: 4 * step, weight_bytes: 2000 * step, failed_allocations: 0 };
+            signals = observer.observe(Duration::from_secs(3 * step), &sample, &free(100 * MIB), work).thrash;
+        }
+        signals
+    };
+    assert_eq!(ratio([7, 7]), Some(0.0));
+    assert_eq!(ratio([7, 8]), Some(0.5));
+}

@@ -209,6 +209,33 @@ impl<P: Copy + Eq> PrefixTree<P> {
         self.nodes.iter().flatten().filter(|node| is_free(node.page)).count()
     }
 
+    /// The conversation of a session that was used last: its tokens and pages.
+    pub fn latest(&self, session: u64) -> Option<(Vec<u32>, Vec<P>)> {
+        let depth = |mut id: usize| {
+            let mut path = vec![id];
+            while self.node(id).parent != NONE {
+                id = self.node(id).parent;
+                path.push(id);
+            }
+            path
+        };
+        let of_session =
+            |id: &usize| self.nodes[*id].as_ref().is_some_and(|node| node.session == Some(session));
+        let paths = (0..self.nodes.len()).filter(of_session).map(depth);
+        let path = paths.max_by_key(|path| (self.node(path[0]).used, path.len()))?;
+        let tokens = path.iter().rev().flat_map(|&id| self.node(id).tokens.iter().copied()).collect();
+        Some((tokens, path.iter().rev().map(|&id| self.node(id).page).collect()))
+    }
+
+    /// The pages that could be given up now, the least recently used first.
+    pub fn cold(&self, is_free: impl Fn(P) -> bool) -> Vec<P> {
+        let free = self.nodes.iter().enumerate().filter_map(|(id, node)| Some((id, node.as_ref()?)));
+        let mut cold: Vec<(usize, P)> =
+            free.filter(|(_, node)| is_free(node.page)).map(|(id, node)| (id, node.page)).collect();
+        cold.sort_by_key(|&(id, _)| self.value(id));
+        cold.into_iter().map(|(_, page)| page).collect()
+    }
+
     /// Gives up everything.
     pub fn clear(&mut self) -> Vec<P> {
         let pages = self.nodes.drain(..).flatten().map(|node| node.page).collect();

@@ -274,13 +274,30 @@ impl Scheduler {
             // Only prompts, and none of them has room.
             step.pause.extend(self.youngest(&order, &step));
         }
-        for id in &step.pause {
-            let sequence = self.sequences.get_mut(id).expect("it runs");
-            (sequence.state, sequence.past, sequence.copies) = (State::Paused, 0, false);
-        }
+        self.pause(&step.pause);
         step.work.retain(|work| !step.pause.contains(&work.id));
         self.short = !step.pause.is_empty();
         step
+    }
+
+    /// Pauses who began last until at most `running` run, and names them. Their state is to be dropped.
+    pub fn park(&mut self, running: usize) -> Vec<u64> {
+        let mut order: Vec<u64> = self.running().collect();
+        order.sort_by_key(|id| self.sequences[id].begun);
+        let mut step = Step::default();
+        while order.len() - step.pause.len() > running.max(1) {
+            let Some(youngest) = self.youngest(&order, &step) else { break };
+            step.pause.push(youngest);
+        }
+        self.pause(&step.pause);
+        step.pause
+    }
+
+    fn pause(&mut self, ids: &[u64]) {
+        for id in ids {
+            let sequence = self.sequences.get_mut(id).expect("it runs");
+            (sequence.state, sequence.past, sequence.copies) = (State::Paused, 0, false);
+        }
     }
 
     fn chunk(&self, decoding: bool) -> usize {

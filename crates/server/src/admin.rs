@@ -17,6 +17,13 @@ pub(crate) async fn list(State(node): State<Node>) -> Json<Value> {
     Json(json!({"models": node.cards().iter().map(ModelCard::json).collect::<Vec<_>>()}))
 }
 
+/// `GET /admin/memory`: limits, the ledger with its largest owners, the level and its last changes.
+pub(crate) async fn memory(State(node): State<Node>) -> Result<Json<Value>, Refusal> {
+    let memory = node.settings().memory.as_ref();
+    let memory = memory.ok_or_else(|| Error::invalid("memory", "is not watched by this server"))?;
+    Ok(Json(memory.report()))
+}
+
 /// `POST /admin/models/load`: starts a load, and answers before it is done. A name that is loaded already gets one
 /// more replica.
 pub(crate) async fn load(

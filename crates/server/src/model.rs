@@ -27,6 +27,7 @@ pub struct Model {
     bytes: u64,
     ttl: Option<Duration>,
     change: Option<ChangeLimits>,
+    sessions: Option<Arc<dyn Sessions>>,
 }
 
 /// Applies new limits to a running model.
@@ -39,6 +40,18 @@ pub(crate) struct Style {
     /// Whether the template tells the model of its tools.
     pub(crate) shows_tools: bool,
     pub(crate) thinking: Option<ThinkingMarks>,
+}
+
+/// Takes conversations out of a model and puts them in, as bytes whose format the server doesn't know. Calls block.
+pub trait Sessions: Send + Sync {
+    /// The conversation of a session that was used last.
+    fn export(&self, session: u64) -> Option<Vec<u8>>;
+
+    /// Keeps a conversation for a session, and returns how many tokens need not be computed again.
+    ///
+    /// # Errors
+    /// What is wrong with the bytes, for the user to read; nothing is changed then.
+    fn import(&self, session: u64, bytes: &[u8]) -> Result<usize, String>;
 }
 
 impl Model {
@@ -63,6 +76,7 @@ impl Model {
             bytes: 0,
             ttl: None,
             change: None,
+            sessions: None,
         }
     }
 
@@ -78,6 +92,17 @@ impl Model {
     pub fn with_pooling(mut self, pooling: Pooling) -> Self {
         self.pooling = pooling;
         self
+    }
+
+    /// Sets how conversations are taken out and put in.
+    #[must_use]
+    pub fn with_sessions(mut self, sessions: Arc<dyn Sessions>) -> Self {
+        self.sessions = Some(sessions);
+        self
+    }
+
+    pub(crate) fn sessions(&self) -> Option<&Arc<dyn Sessions>> {
+        self.sessions.as_ref()
     }
 
     /// Sets the memory that it takes.

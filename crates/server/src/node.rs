@@ -9,6 +9,7 @@ use axum::http::HeaderValue;
 use lichen_api::{Error, ModelCard};
 use lichen_generate::Stats;
 use lichen_registry::Limits;
+use serde_json::Value;
 
 use crate::exchange::AccessLog;
 use crate::host::{Host, Lease};
@@ -58,6 +59,18 @@ pub struct Settings {
     pub loader: Option<Arc<dyn Loader>>,
     /// How long a request waits for its model to be loaded.
     pub load_wait: Duration,
+    /// Tells of the memory of the process; without it nothing is known.
+    pub memory: Option<Arc<dyn MemoryView>>,
+}
+
+/// What a node tells about the memory of its process.
+pub trait MemoryView: Send + Sync {
+    /// How short it is, in one word.
+    fn level(&self) -> &'static str;
+    /// All that is known, for `GET /admin/memory`.
+    fn report(&self) -> Value;
+    /// The same as metrics in the text format of Prometheus, whole blocks.
+    fn metrics(&self) -> String;
 }
 
 impl fmt::Debug for Settings {
@@ -72,6 +85,7 @@ impl fmt::Debug for Settings {
             .field("limits", &self.limits)
             .field("loader", &self.loader.is_some())
             .field("load_wait", &self.load_wait)
+            .field("memory", &self.memory.is_some())
             .finish()
     }
 }
@@ -88,6 +102,7 @@ impl Default for Settings {
             limits: Limits::default(),
             loader: None,
             load_wait: Duration::from_secs(120),
+            memory: None,
         }
     }
 }

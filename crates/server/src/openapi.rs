@@ -49,7 +49,7 @@ const LIMITS: [(&str, &str); 4] = [
     ("reasoning_budget", "integer"),
 ];
 
-pub(crate) const ROUTES: [Route; 20] = [
+pub(crate) const ROUTES: [Route; 23] = [
     get("/", "What this node is"),
     get("/health", "Whether it lives and which models are ready"),
     get("/metrics", "Metrics in Prometheus' text format"),
@@ -151,6 +151,15 @@ pub(crate) const ROUTES: [Route; 20] = [
         &["messages"],
         &[("messages", "array"), ("tools", "array"), ("add_generation_prompt", "boolean")],
     ),
+    get("/admin/memory", "Limits, the ledger, how short memory is and what was done about it"),
+    get("/admin/sessions/{id}", "The state of a session as a blob"),
+    Route {
+        method: "put",
+        path: "/admin/sessions/{id}",
+        summary: "Keep the state of a session from a blob",
+        fields: &[],
+        required: &[],
+    },
     get("/admin/models", "The models with state, progress, use and memory"),
     post(
         "/admin/models/load",

@@ -1,18 +1,16 @@
 //! From a checked request to what the engine and the parser of its answer need.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
-
 use lichen_api::{CompletionRequest, Error, Format, Prompt, Tool, ToolChoice, Turn};
 use lichen_constraint::Grammar;
 use lichen_generate::{Constraint, Request, Sampling, Thinking};
 use lichen_text::{CallableTool, OutputSetup, ThinkingMarks};
 use serde_json::{Map, Value};
 
-use crate::Model;
 use crate::answers::Job;
 use crate::exchange::Exchange;
 use crate::language::Conversation;
 use crate::system_messages::apply_template;
+use crate::{Model, sessions};
 
 /// A request that can be submitted.
 pub(crate) struct Prepared {
@@ -191,11 +189,7 @@ fn base(
             seed: asked.seed.or(defaults.seed),
         },
         ignore_end: asked.ignore_end,
-        session: session.map(|session| {
-            let mut hasher = DefaultHasher::new();
-            (exchange.key(), session).hash(&mut hasher);
-            hasher.finish()
-        }),
+        session: session.map(|session| sessions::number(exchange.key(), session)),
         key: exchange.key(),
         ..Request::default()
     })

@@ -3,7 +3,7 @@
 use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, patch, post};
+use axum::routing::{get, patch, post, put};
 use axum::{Json, Router, middleware};
 use lichen_api::{Error, ModelCard};
 use serde_json::{Value, json};
@@ -17,7 +17,7 @@ use crate::openapi::openapi;
 use crate::reply::Refusal;
 use crate::responses::responses;
 use crate::text::{apply_template, detokenize, tokenize};
-use crate::{Node, admin};
+use crate::{Node, admin, sessions};
 
 /// The routes of a node.
 pub fn router(node: Node) -> Router {
@@ -34,6 +34,12 @@ pub fn router(node: Node) -> Router {
         .route("/v1/messages/count_tokens", post(count_tokens))
         .route("/metrics", get(metrics))
         .route("/openapi.json", get(openapi))
+        .route("/admin/memory", get(admin::memory))
+        .route(
+            "/admin/sessions/{*id}",
+            get(sessions::export)
+                .merge(put(sessions::import).layer(DefaultBodyLimit::max(sessions::MOST_BYTES))),
+        )
         .route("/admin/models", get(admin::list))
         .route("/admin/models/load", post(admin::load))
         .route("/admin/models/unload", post(admin::unload))
@@ -57,7 +63,7 @@ async fn about(State(node): State<Node>) -> Json<Value> {
         "build": info.build,
         "accelerator": info.accelerator,
         "devices": info.devices,
-        "level": "NORMAL",
+        "level": node.settings().memory.as_ref().map_or("normal", |memory| memory.level()),
         "uptime_s": node.uptime().as_secs(),
     }))
 }

@@ -72,5 +72,6 @@ pub(crate) fn usage(usage: &lichen_generate::Usage) -> Usage {
         cached: usage.cached_tokens,
         completion: usage.completion_tokens,
         reasoning: usage.thinking_tokens,
+        reduced_kv: usage.reduced_kv,
     }
 }

@@ -13,3 +13,4 @@ pub(crate) mod rm;
 pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod serve_models;
+pub(crate) mod session;

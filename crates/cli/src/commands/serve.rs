@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 use crate::build_info::{BACKEND, BUILD};
 use crate::commands::serve_models::{ModelArgs, Wanted};
 use crate::load::{ComputeArgs, QueueArgs, hub};
+use crate::memory::Memory;
 use crate::node_loader::{NodeLoader, load_now};
 use crate::{machine, output};
 
@@ -40,10 +41,14 @@ pub(crate) struct Args {
     #[arg(long, env = "LICHEN_ACCESS_LOG", value_name = "WHERE", default_value = "stderr")]
     access_log: PathBuf,
 
-    /// Most memory that weights, keys and values of all models may take, such as 6G; without it as much as there is
-    /// when the server starts
+    /// Most memory of this process, such as 6G; without it what the machine and its control groups leave. Near it,
+    /// keys and values shrink, then caches go, then requests wait for each other
     #[arg(long, env = "LICHEN_RAM_BUDGET", value_name = "SIZE", value_parser = size)]
     ram_budget: Option<u64>,
+
+    /// Take models whose weights are larger than memory: they are read from disk again and again, which is slow
+    #[arg(long, env = "LICHEN_OVERCOMMIT_WEIGHTS")]
+    overcommit_weights: bool,
 
     #[command(flatten)]
     compute: ComputeArgs,
@@ -73,13 +78,15 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let device = machine::processor().unwrap_or_else(|| "cpu".to_owned());
     output::line(format_args!("backend={BACKEND} build={BUILD} accelerator=none"))?;
     output::line("devices=1")?;
-    let available = machine::memory().map_or(u64::MAX, |(_, available)| available);
-    let loader = Arc::new(NodeLoader { hub: hub(), compute: args.compute, queue: args.queue });
+    let (memory, _process) = Memory::watch(args.ram_budget, args.overcommit_weights)?;
+    let loader =
+        Arc::new(NodeLoader { hub: hub(), compute: args.compute, queue: args.queue, memory: memory.clone() });
     let settings = Settings {
         api_keys: keys(args.api_key_file.as_deref())?,
         access_log: access_log(&args.access_log)?,
-        limits: Limits { bytes: args.ram_budget.unwrap_or(available), ..Limits::default() },
+        limits: Limits { bytes: models_limit(&memory), ..Limits::default() },
         loader: Some(loader.clone()),
+        memory: Some(Arc::new(memory)),
         ..Settings::default()
     };
     // Before any model is loaded, so that a bad address is told at once.
@@ -109,6 +116,11 @@ pub(crate) fn run(args: Args) -> Result<()> {
     // What still runs after the drain ends with the process.
     runtime.shutdown_background();
     result
+}
+
+/// Bytes that the registry shares out. Weights that are read from disk again and again know no limit.
+fn models_limit(memory: &Memory) -> u64 {
+    if memory.overcommit_weights { u64::MAX } else { memory.for_models() }
 }
 
 /// What the command line asks for, as the loader takes it. A model without a name is called after its file.

@@ -115,6 +115,11 @@ pub(crate) struct Layout {
     layers: Vec<KvLayer>,
 }
 
+/// Bytes of a page of a model with this layout.
+pub fn page_bytes(layout: &KvLayout, precision: KvPrecision) -> u64 {
+    Layout::new(layout).page_bytes(precision) as u64
+}
+
 impl Layout {
     pub(crate) fn new(layout: &KvLayout) -> Self {
         Self { layers: layout.layers.clone() }

@@ -7,8 +7,8 @@
 pub(crate) mod codec;
 mod layout;
 
-pub use layout::PAGE_TOKENS;
 pub(crate) use layout::{GROUP, Head, HeadShape, Layout};
+pub use layout::{PAGE_TOKENS, page_bytes};
 
 use crate::table::Kernels;
 use crate::team::Team;
@@ -253,6 +253,11 @@ impl Kv {
     /// Bytes of all pages.
     pub(crate) fn bytes(&self) -> u64 {
         self.pages.values().map(|page| page.bytes.len() as u64).sum()
+    }
+
+    /// Bytes of a page.
+    pub(crate) fn size(&self, page: PageId) -> u64 {
+        self.pages.get(&page).map_or(0, |page| page.bytes.len() as u64)
     }
 
     /// Takes a reference on each page of a sequence.

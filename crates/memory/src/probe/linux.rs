@@ -63,6 +63,7 @@ impl MemorySource for Linux {
             groups: self.hierarchies.iter().flat_map(Hierarchy::groups).collect(),
             stall: own_stall.or_else(|| parse_stall(&self.read("proc/pressure/memory")?, Origin::System)),
             refaulted: self.refaults(),
+            major_faults: self.read("proc/self/stat").and_then(|stat| text::major_faults(&stat)),
         }
     }
 }

@@ -35,6 +35,12 @@ pub(super) fn count(text: &str) -> Option<u64> {
     text.trim().parse().ok()
 }
 
+/// The twelfth field of `/proc/self/stat`. The second is a name in brackets, which may hold anything.
+pub(super) fn major_faults(stat: &str) -> Option<u64> {
+    let (_, rest) = stat.rsplit_once(')')?;
+    count(rest.split_ascii_whitespace().nth(9)?)
+}
+
 /// The value in a line `key value`.
 pub(super) fn value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix([' ', '\t']).map(str::trim))

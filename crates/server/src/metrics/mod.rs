@@ -26,5 +26,9 @@ pub(crate) async fn metrics(State(node): State<Node>) -> Response {
     engine::write_engines(&mut text, &node.stats());
     node.traffic().write(&mut text);
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
-    ([(header::CONTENT_TYPE, kind)], text.into_text()).into_response()
+    let mut text = text.into_text();
+    if let Some(memory) = &node.settings().memory {
+        text.push_str(&memory.metrics());
+    }
+    ([(header::CONTENT_TYPE, kind)], text).into_response()
 }

@@ -1,0 +1,129 @@
+//! Conversations move from one node to another as files, through the real program.
+#![cfg(unix)]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod support;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Output, Stdio};
+
+use serde_json::{Value, json};
+use support::{lichen, model, run, stderr, stdout};
+
+struct Server {
+    child: Child,
+    address: String,
+}
+
+impl Server {
+    fn start(file: &str) -> Self {
+        let mut child = lichen()
+            .args([
+                "serve",
+                "--port",
+                "0",
+                "--threads",
+                "1",
+                "--access-log",
+                "off",
+                "--name",
+                "tiny",
+                "--model",
+            ])
+            .arg(model(file))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+        let address = lines.find_map(|line| Some(line.strip_prefix("listening on ")?.to_owned()));
+        Self { child, address: address.unwrap() }
+    }
+
+    /// The answer of a turn and how many tokens were reused.
+    fn turn(&self, prompt: &str) -> (String, u64) {
+        let body = json!({"prompt": prompt, "max_tokens": 6, "temperature": 0, "ignore_eos": true, "session_id": "s"});
+        let body = body.to_string();
+        let mut socket = TcpStream::connect(self.address.strip_prefix("http://").unwrap()).unwrap();
+        let length = body.len();
+        write!(
+            socket,
+            "POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+        )
+        .unwrap();
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).unwrap();
+        let answer: Value = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();
+        let text = answer["choices"][0]["text"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
+        (text, answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap())
+    }
+
+    fn session(&self, action: &str, file: &Path) -> Output {
+        run(["session", action, "s", file.to_str().unwrap(), "--endpoint", &self.address])
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+const PROMPT: &str = "what about the weather in the north and the weather in the south";
+
+#[test]
+fn a_conversation_goes_on_on_another_node_as_if_it_had_never_left() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("s.session");
+    let (here, there) = (Server::start("llama/model-f16.gguf"), Server::start("llama/model-f16.gguf"));
+    let (first, _) = here.turn(PROMPT);
+    let next = format!("{PROMPT}{first} and then");
+    let exported = here.session("export", &file);
+    assert!(exported.status.success(), "{}", stderr(&exported));
+    let imported = there.session("import", &file);
+    assert!(imported.status.success(), "{}", stderr(&imported));
+    let kept: u64 = stdout(&imported).split(' ').next().unwrap().parse().unwrap();
+    let ((text, reused), (same, also)) = (there.turn(&next), here.turn(&next));
+    assert_eq!(text, same);
+    assert!(kept > 10 && reused >= kept.min(also) && reused > 0, "{kept} kept, {reused} and {also} reused");
+}
+
+#[test]
+fn a_damaged_blob_and_one_of_another_model_are_refused_and_change_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("s.session");
+    let here = Server::start("llama/model-f16.gguf");
+    here.turn(PROMPT);
+    assert!(here.session("export", &file).status.success());
+    let blob = std::fs::read(&file).unwrap();
+    let there = Server::start("llama/model-f16.gguf");
+    for at in (0..blob.len()).step_by(blob.len() / 40) {
+        let mut damaged = blob.clone();
+        damaged[at] ^= 0x10;
+        std::fs::write(&file, &damaged).unwrap();
+        let refused = there.session("import", &file);
+        assert!(!refused.status.success(), "byte {at}");
+    }
+    std::fs::write(&file, &blob[..blob.len() / 2]).unwrap();
+    assert!(!there.session("import", &file).status.success());
+    assert_eq!(there.turn(PROMPT).1, 0, "nothing was taken");
+    std::fs::write(&file, &blob).unwrap();
+    let other = Server::start("qwen2/model-f16.gguf").session("import", &file);
+    assert!(!other.status.success() && stderr(&other).contains("of model"), "{}", stderr(&other));
+}
+
+#[test]
+fn a_session_that_is_not_there_is_told_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = Server::start("llama/model-f16.gguf");
+    let missing = here.session("export", &folder.path().join("s.session"));
+    assert!(
+        !missing.status.success() && stderr(&missing).contains("'s' has no state"),
+        "{}",
+        stderr(&missing)
+    );
+    assert!(!folder.path().join("s.session").exists());
+}

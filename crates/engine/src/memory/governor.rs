@@ -1,0 +1,360 @@
+//! Watches memory for all engines of a process: samples the sensors, moves the ledger's limit, climbs the ladder and
+//! asks engines to free what a level calls for.
+
+use super::report::{MemoryReport, RungReport};
+use crate::lock;
+use crate::worker::Command;
+use lichen_memory::probe::MemorySource;
+use lichen_memory::{
+    Budget, Escalation, Ladder, Ledger, Level, Observer, Owner, Request, Rung, Sample, Thresholds,
+    Transition, UnknownSize, Work, Yields,
+};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Condvar, Mutex, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Changes of level that are remembered.
+const REMEMBERED: usize = 64;
+
+/// How memory is watched.
+#[derive(Debug, Clone)]
+pub struct GovernorConfig {
+    /// Most bytes of this process; `None` leaves it to the machine and its control groups.
+    pub budget: Option<u64>,
+    /// Time between two samples. Ten a second follow a machine that fills within one; one a second doesn't.
+    pub period: Duration,
+    /// Where the levels begin and end.
+    pub thresholds: Thresholds,
+}
+
+impl Default for GovernorConfig {
+    fn default() -> Self {
+        Self { budget: None, period: Duration::from_millis(100), thresholds: Thresholds::default() }
+    }
+}
+
+/// Why memory can't be watched.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GovernorError {
+    /// Neither a sensor nor the operator says how much there is.
+    #[error(transparent)]
+    UnknownSize(#[from] UnknownSize),
+    /// The system gives no thread.
+    #[error("the thread that watches memory could not be started: {0}")]
+    Thread(#[from] std::io::Error),
+}
+
+/// See the module. Dropping the last clone ends the thread; engines then keep the last level.
+#[derive(Clone)]
+pub struct Governor(Arc<Handle>);
+
+struct Handle {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    ledger: Ledger,
+    state: Mutex<State>,
+    level: AtomicU64,
+    members: Mutex<Vec<Weak<Member>>>,
+    stopped: Mutex<bool>,
+    stop: Condvar,
+    start: Instant,
+}
+
+struct State {
+    budget: Budget,
+    sample: Sample,
+    transitions: VecDeque<Transition>,
+    changes: u64,
+    residency: BTreeMap<Level, Duration>,
+    rungs: BTreeMap<Rung, RungReport>,
+}
+
+/// One engine, as the governor and the engine's thread both see it.
+pub(crate) struct Member {
+    pub(crate) owner: Owner,
+    shared: Arc<Shared>,
+    /// Nothing once the engine ends.
+    commands: Mutex<Option<Sender<Command>>>,
+    yields: Mutex<Yields>,
+    relieved: Mutex<Vec<Relief>>,
+    /// Forward passes, and bytes of weights of one.
+    passes: AtomicU64,
+    weight_bytes: u64,
+    busy: AtomicBool,
+}
+
+/// What a rung was asked for and has freed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Relief {
+    pub(crate) request: Request,
+    pub(crate) freed: u64,
+}
+
+impl Member {
+    pub(crate) fn ledger(&self) -> &Ledger {
+        &self.shared.ledger
+    }
+
+    pub(crate) fn level(&self) -> Level {
+        self.shared.level()
+    }
+
+    /// Says what each rung could free here now.
+    pub(crate) fn offer(&self, yields: Yields) {
+        *lock(&self.yields) = yields;
+    }
+
+    pub(crate) fn report(&self, relief: Relief) {
+        lock(&self.relieved).push(relief);
+        self.busy.store(false, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_pass(&self) {
+        self.passes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The engine ends: it is asked for nothing more.
+    pub(crate) fn leave(&self) {
+        lock(&self.commands).take();
+    }
+
+    /// Whether its engine lives.
+    fn ask(&self, command: Command) -> bool {
+        lock(&self.commands).as_ref().is_some_and(|commands| commands.send(command).is_ok())
+    }
+}
+
+impl Shared {
+    fn level(&self) -> Level {
+        Level::ALL[self.level.load(Ordering::Relaxed) as usize % Level::ALL.len()]
+    }
+
+    fn members(&self) -> Vec<Arc<Member>> {
+        let mut members = lock(&self.members);
+        members.retain(|member| member.strong_count() > 0);
+        members.iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
+impl Governor {
+    /// Takes a first sample and starts to watch.
+    ///
+    /// # Errors
+    /// [`GovernorError`]: nobody knows how much memory there is, or the system gives no thread.
+    pub fn start(mut source: Box<dyn MemorySource>, config: GovernorConfig) -> Result<Self, GovernorError> {
+        let sample = source.sample();
+        let unlimited =
+            lichen_memory::Limit { bytes: u64::MAX, margin: 0, source: lichen_memory::Source::Host };
+        let ledger = Ledger::new(lichen_memory::Domain::Host, unlimited);
+        let budget = Budget::measure(&sample, config.budget, 0, &ledger.snapshot())?;
+        ledger.set_limit(budget.ledger_limit());
+        let state = State {
+            budget,
+            sample,
+            transitions: VecDeque::new(),
+            changes: 0,
+            residency: BTreeMap::new(),
+            rungs: BTreeMap::new(),
+        };
+        let shared = Arc::new(Shared {
+            ledger,
+            state: Mutex::new(state),
+            level: AtomicU64::new(0),
+            members: Mutex::default(),
+            stopped: Mutex::new(false),
+            stop: Condvar::new(),
+            start: Instant::now(),
+        });
+        let watched = shared.clone();
+        let thread = std::thread::Builder::new().name("lichen-memory".to_owned()).spawn(move || {
+            Watch::new(watched, config).run(&mut *source);
+        })?;
+        Ok(Self(Arc::new(Handle { shared, thread: Some(thread) })))
+    }
+
+    /// The account of all bytes.
+    pub fn ledger(&self) -> &Ledger {
+        &self.0.shared.ledger
+    }
+
+    /// How short memory is.
+    pub fn level(&self) -> Level {
+        self.0.shared.level()
+    }
+
+    /// All that is known now.
+    pub fn report(&self) -> MemoryReport {
+        let account = self.ledger().snapshot();
+        let state = lock(&self.0.shared.state);
+        MemoryReport {
+            now: self.0.shared.start.elapsed(),
+            level: self.level(),
+            budget: state.budget.refresh(&account),
+            account,
+            sample: state.sample.clone(),
+            transitions: state.transitions.iter().cloned().collect(),
+            changes: state.changes,
+            residency: state.residency.clone(),
+            rungs: state.rungs.clone(),
+        }
+    }
+
+    /// Takes in an engine, which uses so many bytes of weights in a forward pass.
+    pub(crate) fn join(&self, owner: Owner, weight_bytes: u64, commands: Sender<Command>) -> Arc<Member> {
+        let member = Arc::new(Member {
+            owner,
+            shared: self.0.shared.clone(),
+            commands: Mutex::new(Some(commands)),
+            yields: Mutex::default(),
+            relieved: Mutex::default(),
+            passes: AtomicU64::new(0),
+            weight_bytes,
+            busy: AtomicBool::new(false),
+        });
+        lock(&self.0.shared.members).push(Arc::downgrade(&member));
+        member
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        *lock(&self.shared.stopped) = true;
+        self.shared.stop.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread has been reported by the panic hook.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The thread's own state.
+struct Watch {
+    shared: Arc<Shared>,
+    config: GovernorConfig,
+    observer: Observer,
+    ladder: Ladder,
+    escalation: Escalation,
+    last: Duration,
+}
+
+impl Watch {
+    fn new(shared: Arc<Shared>, config: GovernorConfig) -> Self {
+        Self {
+            shared,
+            observer: Observer::default(),
+            ladder: Ladder::new(config.thresholds.clone()),
+            escalation: Escalation::default(),
+            config,
+            last: Duration::ZERO,
+        }
+    }
+
+    fn run(mut self, source: &mut dyn MemorySource) {
+        loop {
+            let stopped = lock(&self.shared.stopped);
+            let waited =
+                self.shared.stop.wait_timeout_while(stopped, self.config.period, |stopped| !*stopped);
+            if waited.is_ok_and(|(stopped, _)| *stopped) {
+                return;
+            }
+            self.look(source.sample());
+        }
+    }
+
+    /// One look at memory.
+    fn look(&mut self, sample: Sample) {
+        let now = self.shared.start.elapsed();
+        let members = self.shared.members();
+        let account = self.shared.ledger.snapshot();
+        let hot = account.class(lichen_memory::Class::WeightsMapped).mapped;
+        // Sensors that tell nothing leave the budget as it was.
+        let Ok(budget) = Budget::measure(&sample, self.config.budget, hot, &account) else { return };
+        self.shared.ledger.set_limit(budget.ledger_limit());
+        let passes = |member: &Arc<Member>| member.passes.load(Ordering::Relaxed);
+        let work = Work {
+            passes: members.iter().map(passes).sum(),
+            weight_bytes: members.iter().map(|member| passes(member) * member.weight_bytes).sum(),
+            failed_allocations: 0,
+        };
+        let signals = self.observer.observe(now, &sample, &budget, work);
+        let before = self.ladder.level();
+        let transition = self.ladder.step(now, &signals);
+        let level = self.ladder.level();
+        self.note(now, before, transition, &budget, sample);
+        self.shared.level.store(
+            Level::ALL.iter().position(|other| *other == level).unwrap_or(0) as u64,
+            Ordering::Relaxed,
+        );
+        if level != before {
+            members.iter().for_each(|member| {
+                member.ask(Command::Level);
+            });
+        }
+        if level > Level::Normal {
+            self.relieve(now, level, &budget, signals.exhaustion, &members);
+        }
+    }
+
+    fn note(
+        &mut self,
+        now: Duration,
+        before: Level,
+        transition: Option<Transition>,
+        budget: &Budget,
+        sample: Sample,
+    ) {
+        let mut state = lock(&self.shared.state);
+        *state.residency.entry(before).or_default() +=
+            now.saturating_sub(std::mem::replace(&mut self.last, now));
+        (state.budget, state.sample) = (budget.clone(), sample);
+        if let Some(transition) = transition {
+            state.changes += 1;
+            state.transitions.push_back(transition);
+            let surplus = state.transitions.len().saturating_sub(REMEMBERED);
+            state.transitions.drain(..surplus);
+        }
+    }
+
+    /// Takes note of what was freed, and asks for more.
+    fn relieve(
+        &mut self,
+        now: Duration,
+        level: Level,
+        budget: &Budget,
+        exhaustion: f64,
+        members: &[Arc<Member>],
+    ) {
+        for member in members {
+            for relief in std::mem::take(&mut *lock(&member.relieved)) {
+                self.escalation.report(relief.request.rung, relief.request.bytes, relief.freed);
+                let mut state = lock(&self.shared.state);
+                state.rungs.entry(relief.request.rung).or_default().freed += relief.freed;
+            }
+        }
+        // An engine that has not answered yet is in a long step; what it offered may be gone.
+        let free: Vec<&Arc<Member>> =
+            members.iter().filter(|member| !member.busy.load(Ordering::Relaxed)).collect();
+        let offers: Vec<Yields> = free.iter().map(|member| lock(&member.yields).clone()).collect();
+        let mut yields = Yields::new();
+        for (rung, bytes) in offers.iter().flatten() {
+            *yields.entry(*rung).or_default() += bytes;
+        }
+        for Request { rung, mut bytes } in self.escalation.batch(now, level, budget, exhaustion, &yields) {
+            lock(&self.shared.state).rungs.entry(rung).or_default().asked += 1;
+            for (member, offer) in free.iter().zip(&offers) {
+                let part = offer.get(&rung).copied().unwrap_or(0).min(bytes);
+                if part > 0 && member.ask(Command::Relieve(Request { rung, bytes: part })) {
+                    member.busy.store(true, Ordering::Relaxed);
+                    bytes -= part;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Conversations as values: taken out of an engine and put into one.
+
+use crate::Engine;
+use crate::worker::{Command, Worker};
+use lichen_backend::{KvPrecision, PageError};
+use std::sync::mpsc::{SyncSender, sync_channel};
+
+/// The state of a conversation: its tokens, and the pages of the first of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionState {
+    /// All tokens that have state.
+    pub tokens: Vec<u32>,
+    /// Pages in order, as the backend stores them.
+    pub pages: Vec<(KvPrecision, Vec<u8>)>,
+}
+
+/// Why a conversation could not be put into an engine.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ImportError {
+    /// A page isn't one of this model.
+    #[error(transparent)]
+    Page(#[from] PageError),
+    /// It is longer than what may be kept.
+    #[error("the conversation has {tokens} tokens and the context cap is {cap}")]
+    TooLong {
+        /// Of the conversation.
+        tokens: usize,
+        /// The cap.
+        cap: usize,
+    },
+    /// There is no room for its pages.
+    #[error(
+        "there is no room for the {0} bytes of the conversation now; try again later or raise the budget"
+    )]
+    NoRoom(u64),
+    /// The engine's thread has ended.
+    #[error("the engine's thread has ended")]
+    Ended,
+}
+
+/// What the engine's thread is asked about sessions.
+pub(crate) enum SessionCommand {
+    Export(u64, SyncSender<Option<SessionState>>),
+    Import(u64, Box<SessionState>, SyncSender<Result<usize, ImportError>>),
+}
+
+impl Engine {
+    /// The conversation of a session that was used last, if one is kept. Waits for the step that runs.
+    pub fn export_session(&self, session: u64) -> Option<SessionState> {
+        let (answer, answered) = sync_channel(1);
+        let command = Command::Session(SessionCommand::Export(session, answer));
+        self.commands().send(command).ok()?;
+        answered.recv().ok()?
+    }
+
+    /// Keeps a conversation for a session, and returns how many tokens have state. Waits for the step that runs.
+    ///
+    /// # Errors
+    /// It is none of this model, too long, or there is no room; nothing is changed then.
+    pub fn import_session(&self, session: u64, state: SessionState) -> Result<usize, ImportError> {
+        let (answer, answered) = sync_channel(1);
+        let command = Command::Session(SessionCommand::Import(session, Box::new(state), answer));
+        self.commands().send(command).map_err(|_| ImportError::Ended)?;
+        answered.recv().map_err(|_| ImportError::Ended)?
+    }
+}
+
+impl Worker<'_> {
+    pub(crate) fn session(&mut self, command: SessionCommand) {
+        // Whoever asked may have gone.
+        match command {
+            SessionCommand::Export(session, answer) => drop(answer.send(self.export(session))),
+            SessionCommand::Import(session, state, answer) => {
+                drop(answer.send(self.import(session, &state)));
+            }
+        }
+    }
+
+    fn export(&self, session: u64) -> Option<SessionState> {
+        let (tokens, pages) = self.cache.latest(session)?;
+        let pages = pages.into_iter().map(|page| self.executor.export_page(page)).collect::<Option<_>>()?;
+        Some(SessionState { tokens, pages })
+    }
+
+    fn import(&mut self, session: u64, state: &SessionState) -> Result<usize, ImportError> {
+        let (tokens, cap) = (state.tokens.len(), self.config.context_cap);
+        if tokens > cap {
+            return Err(ImportError::TooLong { tokens, cap });
+        }
+        let bytes: u64 = state.pages.iter().map(|(_, page)| page.len() as u64).sum();
+        self.make_room(state.pages.len());
+        if self.executor.kv_bytes().saturating_add(bytes) > self.account.ceiling() {
+            self.settle(0);
+            return Err(ImportError::NoRoom(bytes));
+        }
+        let mut pages = Vec::new();
+        for (precision, page) in &state.pages {
+            match self.executor.import_page(*precision, page) {
+                Ok(page) => pages.push(page),
+                Err(error) => {
+                    pages.into_iter().for_each(|page| self.executor.release(page));
+                    self.settle(0);
+                    return Err(error.into());
+                }
+            }
+        }
+        let covered = tokens.min(pages.len() * self.executor.page_tokens());
+        self.cache.insert(&mut *self.executor, &state.tokens[..covered], &pages, Some(session));
+        self.settle(0);
+        self.publish();
+        Ok(covered)
+    }
+}
