@@ -4,7 +4,8 @@ use clap::{Parser, Subcommand};
 
 use crate::build_info::VERSION;
 use crate::commands::{
-    bench, chat, completions, devices, inspect, kernels, list, perplexity, pull, rm, run, serve, session,
+    bench, chat, completions, devices, inspect, kernels, list, perplexity, plan, pull, rm, run, serve,
+    session,
 };
 
 /// Runs language models on this machine.
@@ -35,6 +36,8 @@ pub(crate) enum Command {
     Rm(rm::Args),
     /// Show what a model is and what it needs
     Inspect(inspect::Args),
+    /// Show whether a model fits here, and with what context
+    Plan(plan::Args),
     /// Measure how well a model predicts a text
     Perplexity(perplexity::Args),
     /// Measure tokens per second, as llama-bench does

@@ -100,6 +100,18 @@ pub(crate) struct LimitArgs {
     queue: QueueArgs,
 }
 
+impl LimitArgs {
+    /// The limits that an engine of this model would have.
+    pub(crate) fn config(&self, load: &LoadArgs, spec: &ModelSpec) -> EngineConfig {
+        let limits = Limits {
+            ctx_cap: load.ctx_cap,
+            max_concurrent: self.max_concurrent,
+            max_sessions: self.max_sessions,
+        };
+        limits.config(&self.queue, spec, load.compute.kv_precision(&self.queue))
+    }
+}
+
 /// What all models of a process have in common beside the hardware.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct QueueArgs {
@@ -314,6 +326,16 @@ impl Opened {
         Ok(self.needs(&limits.config(queue, &self.spec, compute.kv_precision(queue)))?.total())
     }
 
+    /// The stem of its file.
+    pub(crate) fn name(&self) -> String {
+        stem(&self.path)
+    }
+
+    /// Bytes of the keys and values of one context.
+    pub(crate) fn context_bytes(&self, tokens: usize, precision: KvPrecision) -> u64 {
+        tokens.div_ceil(PAGE_TOKENS) as u64 * lichen_cpu::page_bytes(&self.spec.lower().kv, precision)
+    }
+
     /// Weights, the scratch of a full step, and one context at the smallest precision.
     ///
     /// # Errors
@@ -322,11 +344,10 @@ impl Opened {
         let scratch = self.spec.scratch_bytes(config.prefill_tokens + config.max_running, config.max_running);
         let smallest =
             if config.kv_precision == KvPrecision::F32 { KvPrecision::F32 } else { KvPrecision::Q4 };
-        let pages = config.context_cap.div_ceil(PAGE_TOKENS) as u64;
         Ok(Needs {
             weights: self.spec.weight_bytes(&self.checkpoint)?,
             scratch: scratch as u64,
-            context: pages * lichen_cpu::page_bytes(&self.spec.lower().kv, smallest),
+            context: self.context_bytes(config.context_cap, smallest),
             tokens: config.context_cap,
         })
     }

@@ -54,6 +54,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::List(args) => commands::list::run(&args),
         Command::Rm(args) => commands::rm::run(&args),
         Command::Inspect(args) => commands::inspect::run(&args),
+        Command::Plan(args) => commands::plan::run(&args),
         Command::Perplexity(args) => commands::perplexity::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
         Command::Session(args) => commands::session::run(&args),

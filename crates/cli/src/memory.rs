@@ -10,7 +10,7 @@ use lichen_server::MemoryView;
 use serde_json::{Value, json};
 
 /// What the process takes beside models: code, threads, connections, buffers.
-const PROCESS_BYTES: u64 = 40 << 20;
+pub(crate) const PROCESS_BYTES: u64 = 40 << 20;
 /// Of weights that may exceed memory, the part that is counted: one in so many is in memory at a time.
 const STREAMED_PART: u64 = 10;
 
@@ -63,13 +63,27 @@ impl Memory {
         if self.overcommit_weights { needs.weights / STREAMED_PART } else { needs.weights }
     }
 
-    /// Tokens of the longest context that there is room for now.
-    pub(crate) fn longest_context(&self, needs: Needs) -> usize {
+    /// Bytes that memory has for this process, and why not more.
+    pub(crate) fn limit(&self) -> (u64, String) {
+        let limit = self.governor.ledger().snapshot().limit;
+        (limit.bytes, limit.source.to_string())
+    }
+
+    /// Bytes kept free of everything that can be refused.
+    pub(crate) fn margin(&self) -> u64 {
+        self.governor.ledger().snapshot().limit.margin
+    }
+
+    /// Bytes left for keys and values beside a model.
+    pub(crate) fn room(&self, needs: Needs) -> u64 {
         let account = self.governor.ledger().snapshot();
         let available = account.limit.bytes.saturating_sub(account.limit.margin);
-        let left =
-            available.saturating_sub(account.promised()).saturating_sub(self.counted(needs) + needs.scratch);
-        let tokens = u128::from(left) * needs.tokens as u128 / u128::from(needs.context.max(1));
+        available.saturating_sub(account.promised()).saturating_sub(self.counted(needs) + needs.scratch)
+    }
+
+    /// Tokens of the longest context that there is room for now.
+    pub(crate) fn longest_context(&self, needs: Needs) -> usize {
+        let tokens = u128::from(self.room(needs)) * needs.tokens as u128 / u128::from(needs.context.max(1));
         let tokens = usize::try_from(tokens).unwrap_or(usize::MAX).min(needs.tokens);
         tokens / PAGE_TOKENS * PAGE_TOKENS
     }

@@ -149,3 +149,20 @@ fn a_context_that_nobody_asked_for_gives_way() {
     let cap = answer["error"]["details"]["ctx_cap"].as_u64().unwrap();
     assert!((512..8192).contains(&cap), "{answer}");
 }
+
+#[test]
+fn a_plan_says_what_the_server_would_do() {
+    let Some(model) = smollm2() else { return };
+    let plan = |cap: &str| {
+        let model = model.to_str().unwrap();
+        support::run(["plan", model, "--ram-budget", BUDGET, "--ctx-cap", cap])
+    };
+    let refused = plan("8192");
+    assert!(!refused.status.success() && support::stderr(&refused).contains("model_over_budget"));
+    let table = support::stdout(&refused);
+    let longest = table.lines().find(|line| line.starts_with("longest context")).unwrap();
+    let longest = longest.split_whitespace().rev().nth(1).unwrap();
+    let fits = plan(longest);
+    assert!(fits.status.success() && support::stdout(&fits).contains("fits"), "{}", support::stderr(&fits));
+    Server::start(&model, &["--ctx-cap", longest]).unwrap();
+}

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
+use lichen_backend::KvPrecision;
+use lichen_cpu::PAGE_TOKENS;
 use lichen_hub::Reference;
 use lichen_model::{Mixer, ModelSpec};
 
@@ -97,9 +99,14 @@ fn memory(opened: &Opened) -> Result<Vec<[String; 2]>> {
         _ => format!("{count} bytes ({})", output::bytes(count)),
     };
     let tokens = lichen_engine::EngineConfig::default().prefill_tokens;
+    let page = |precision| opened.context_bytes(PAGE_TOKENS, precision);
+    let per_token = |precision| bytes(page(precision) / PAGE_TOKENS as u64);
     Ok(vec![
         row("weights", bytes(spec.weight_bytes(&opened.checkpoint)?)),
         row("KV per token, f16", bytes(spec.state_bytes_per_token(2) as u64)),
+        row("KV per token, q8", per_token(KvPrecision::Q8)),
+        row("KV per token, q5", per_token(KvPrecision::Q5)),
+        row("KV per token, q4", per_token(KvPrecision::Q4)),
         row("KV per token, f32", bytes(spec.state_bytes_per_token(4) as u64)),
         row(&format!("scratch, {tokens} tokens"), bytes(spec.scratch_bytes(tokens, 1) as u64)),
     ])

@@ -8,6 +8,7 @@ pub(crate) mod inspect;
 pub(crate) mod kernels;
 pub(crate) mod list;
 pub(crate) mod perplexity;
+pub(crate) mod plan;
 pub(crate) mod pull;
 pub(crate) mod rm;
 pub(crate) mod run;
