@@ -277,7 +277,8 @@ impl Kv {
             page.index = index;
             page.tokens = page.tokens.max(PAGE_TOKENS.min(tokens - index * PAGE_TOKENS));
         }
-        self.sequences.insert(sequence, SequenceKv { pages, len: tokens });
+        let len = tokens.min(pages.len() * PAGE_TOKENS);
+        self.sequences.insert(sequence, SequenceKv { pages, len });
     }
 
     /// Gives back one reference.
@@ -288,7 +289,7 @@ impl Kv {
         }
     }
 
-    /// Sequences that have this held page.
+    /// Sequences that have this page.
     pub(crate) fn users(&self, page: PageId) -> usize {
         self.pages.get(&page).map_or(0, |page| page.sequences)
     }
