@@ -33,7 +33,7 @@ def main(base_url, key):
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda _: ask(impatient), range(4)))
         assert 60 in answers and None in answers, answers
-        patient = openai.OpenAI(base_url=base_url, api_key=key, max_retries=8, timeout=120)
+        patient = openai.OpenAI(base_url=base_url, api_key=key, max_retries=30, timeout=120)
         assert list(pool.map(lambda _: ask(patient), range(3))) == [60] * 3
 
 
