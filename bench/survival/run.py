@@ -160,6 +160,9 @@ def case(command: list[str], port: int, cap: int, args: argparse.Namespace) -> d
                     memory = json.load(answer)
                     result["levels"] = [change["to"] for change in memory["transitions"]]
                     result["actions"] = {a["action"]: a["freed_bytes"] for a in memory["actions"]}
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            # One that was killed while it answered needs a moment to be gone.
+            process.wait(timeout=1)
         result["exit"] = process.poll()
         if process.poll() is not None:
             log.seek(0)
