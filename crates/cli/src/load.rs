@@ -129,6 +129,8 @@ pub(crate) struct QueueArgs {
     draft: Draft,
 }
 
+/// Where nobody watches memory, keys and values may take one part of so many of what is free.
+const UNWATCHED_SHARE: u64 = 4;
 /// A model that can't have so many tokens of context is not worth loading unasked.
 const SHORTEST_CONTEXT: usize = 512;
 pub(crate) const MAX_CONCURRENT: NonZeroUsize = NonZeroUsize::new(8).expect("8 is not 0");
@@ -296,6 +298,12 @@ pub(crate) fn start(
             config = Limits { ctx_cap: cap, ..limits }.config(queue, &opened.spec, precision);
             needs = opened.needs(&config)?;
         }
+    }
+    if memory.is_none() {
+        // Nobody watches: keys and values of past texts may come to a quarter of what is free now.
+        let page = config.kv_bytes_per_token * PAGE_TOKENS as u64;
+        let free = machine::memory().map_or(u64::MAX, |(_, available)| available);
+        config.kv_pages = config.kv_pages.min((free / UNWATCHED_SHARE / page.max(1)) as usize);
     }
     let name = name.map_or_else(|| stem(&opened.path), str::to_owned);
     let placement = memory.map(|memory| memory.place(&name, needs)).transpose()?;

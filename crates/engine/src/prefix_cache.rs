@@ -84,21 +84,25 @@ impl PrefixCache {
 
     /// Bytes of the pages that only the cache holds.
     pub(crate) fn bytes(&self, executor: &dyn Executor) -> u64 {
-        self.tree
-            .cold(|page| executor.users(page) == 0)
-            .into_iter()
-            .map(|page| executor.page_size(page))
-            .sum()
+        let idle = self.tree.idle(|page| executor.users(page) == 0);
+        idle.map(|page| executor.page_size(page)).sum()
     }
 
     /// Gives up the coldest pages until so many bytes are free. Returns how many are.
     pub(crate) fn evict(&mut self, executor: &mut dyn Executor, bytes: u64) -> u64 {
+        // No page is larger, so no round gives up more than is wanted.
+        let largest = executor.page_bytes(KvPrecision::F32).max(1);
         let mut freed = 0;
         while freed < bytes {
-            let evicted = self.tree.evict(1, |page| executor.users(page) == 0);
-            let Some(&page) = evicted.first() else { break };
-            freed += executor.page_size(page);
-            executor.release(page);
+            let want = usize::try_from((bytes - freed).div_ceil(largest)).unwrap_or(usize::MAX);
+            let evicted = self.tree.evict(want, |page| executor.users(page) == 0);
+            if evicted.is_empty() {
+                break;
+            }
+            for page in evicted {
+                freed += executor.page_size(page);
+                executor.release(page);
+            }
         }
         freed
     }
@@ -120,7 +124,7 @@ impl PrefixCache {
     /// Bytes that [`PrefixCache::requantise`] could free at most.
     pub(crate) fn surplus(&self, executor: &dyn Executor, precision: KvPrecision) -> u64 {
         let small = executor.page_bytes(precision);
-        let cold = self.tree.cold(|page| executor.users(page) == 0);
-        cold.into_iter().map(|page| executor.page_size(page).saturating_sub(small)).sum()
+        let idle = self.tree.idle(|page| executor.users(page) == 0);
+        idle.map(|page| executor.page_size(page).saturating_sub(small)).sum()
     }
 }

@@ -91,7 +91,6 @@ impl Worker<'_> {
         let more = pages as u64 * self.page_bytes(self.open());
         let short =
             |worker: &Self| (worker.executor.kv_bytes() + more).saturating_sub(worker.account.ceiling());
-        self.settle(0);
         if short(self) > 0 && self.account.level() > Level::Normal {
             let (to, bytes) = (self.floor(), short(self));
             self.cache.requantise(&mut *self.executor, to, bytes);
@@ -115,6 +114,10 @@ impl Worker<'_> {
             return;
         }
         let usual = self.page_bytes(self.config.kv_precision);
+        let whole = self.config.kv_precision == self.open();
+        if whole && self.executor.kv_bytes() == self.executor.pages() as u64 * usual {
+            return;
+        }
         for work in work {
             let sizes =
                 self.executor.sequence_pages(work.id).into_iter().map(|page| self.executor.page_size(page));

@@ -204,9 +204,14 @@ impl<P: Copy + Eq> PrefixTree<P> {
         (kept, node.used, id)
     }
 
+    /// The pages that could be given up now, in any order.
+    pub fn idle(&self, is_free: impl Fn(P) -> bool) -> impl Iterator<Item = P> {
+        self.nodes.iter().flatten().map(|node| node.page).filter(move |&page| is_free(page))
+    }
+
     /// How many pages could be given up now. A page that is in use keeps those before it, which are in use with it.
     pub fn evictable(&self, is_free: impl Fn(P) -> bool) -> usize {
-        self.nodes.iter().flatten().filter(|node| is_free(node.page)).count()
+        self.idle(is_free).count()
     }
 
     /// The conversation of a session that was used last: its tokens and pages.
