@@ -6,6 +6,56 @@ use super::arguments::{ArgumentStream, Progress};
 use super::dialect::{CallableTool, is_on_offer};
 use super::events::Events;
 use super::json_scan::{JsonScan, Step, is_json, is_space};
+use super::mark::TextScan;
+
+/// Text with calls in it, each of which stands alone: what the dialects of such calls share.
+#[derive(Debug)]
+pub(super) struct CallsInText {
+    pub(super) text: TextScan,
+    tools: Vec<CallableTool>,
+    call: Option<CallReader>,
+}
+
+impl CallsInText {
+    pub(super) fn new(tools: Vec<CallableTool>) -> Self {
+        Self { text: TextScan::default(), tools, call: None }
+    }
+
+    /// Gives a character to the call that is being read. Refused: it is none of a call.
+    pub(super) fn push_to_call(&mut self, c: char, events: &mut Events) -> Progress {
+        let Some(call) = &mut self.call else { return Progress::Refused };
+        let progress = call.push(c, &self.tools, events);
+        if progress != Progress::More {
+            self.call = None;
+            self.text.resume(progress == Progress::Done);
+        }
+        progress
+    }
+
+    /// A call follows a mark; `lead` is the text up to and with it.
+    pub(super) fn begin(&mut self, lead: String) {
+        self.call = Some(CallReader::new(lead));
+    }
+
+    /// A call begins with the brace at the end of `lead`, without a mark.
+    pub(super) fn begin_bare(&mut self, mut lead: String, events: &mut Events) {
+        if let Some(brace) = lead.pop() {
+            self.begin(lead);
+            self.push_to_call(brace, events);
+        }
+    }
+
+    pub(super) fn finish(&mut self, events: &mut Events) {
+        match &mut self.call {
+            Some(call) => call.finish(events),
+            None => self.text.finish(events),
+        }
+    }
+
+    pub(super) fn in_text(&self) -> bool {
+        self.call.is_none()
+    }
+}
 
 /// Reads `{"name": …, "arguments": {…}}`, with the keys in any order and other keys passed over. `function`
 /// is accepted for `name` and `parameters` for `arguments`.

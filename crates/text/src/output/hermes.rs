@@ -2,11 +2,10 @@
 //! begins with such an object is a call too.
 
 use super::arguments::Progress;
-use super::call::CallReader;
+use super::call::CallsInText;
 use super::dialect::{AnswerReader, CallableTool};
 use super::events::Events;
 use super::grammar::Grammar;
-use super::mark::TextScan;
 
 pub(super) const OPEN: &str = "<tool_call>";
 pub(super) const CLOSE: &str = "</tool_call>";
@@ -15,59 +14,39 @@ const BARE: &str = "{";
 
 /// Reads text with such calls in it. The closing mark may be missing.
 #[derive(Debug)]
-pub(super) struct HermesReader {
-    tools: Vec<CallableTool>,
-    text: TextScan,
-    call: Option<CallReader>,
-}
+pub(super) struct HermesReader(CallsInText);
 
 impl HermesReader {
     pub(super) fn new(tools: Vec<CallableTool>) -> Self {
-        Self { tools, text: TextScan::default(), call: None }
-    }
-
-    fn push_to_call(&mut self, c: char, events: &mut Events) -> Progress {
-        let Some(call) = &mut self.call else { return Progress::Refused };
-        let progress = call.push(c, &self.tools, events);
-        if progress != Progress::More {
-            self.call = None;
-            self.text.resume(progress == Progress::Done);
-        }
-        progress
+        Self(CallsInText::new(tools))
     }
 }
 
 impl AnswerReader for HermesReader {
     fn push(&mut self, c: char, events: &mut Events) {
-        if self.push_to_call(c, events) != Progress::Refused {
+        let Self(calls) = self;
+        if calls.push_to_call(c, events) != Progress::Refused {
             return;
         }
-        let marks: &[&str] = if self.text.told_text() { &[OPEN, CLOSE] } else { &[OPEN, CLOSE, BARE] };
-        let Some(mut found) = self.text.push(c, marks, &[], events) else { return };
+        let marks: &[&str] = if calls.text.told_text() { &[OPEN, CLOSE] } else { &[OPEN, CLOSE, BARE] };
+        let Some(found) = calls.text.push(c, marks, &[], events) else { return };
         match found.mark {
-            OPEN => self.call = Some(CallReader::new(found.lead)),
-            BARE => {
-                found.lead.pop();
-                self.call = Some(CallReader::new(found.lead));
-                self.push_to_call(c, events);
-            }
-            _ if self.text.follows_call() => {}
+            OPEN => calls.begin(found.lead),
+            BARE => calls.begin_bare(found.lead, events),
+            _ if calls.text.follows_call() => {}
             _ => {
                 events.text(&found.lead);
-                self.text.resume(false);
+                calls.text.resume(false);
             }
         }
     }
 
     fn finish(&mut self, events: &mut Events) {
-        match &mut self.call {
-            Some(call) => call.finish(events),
-            None => self.text.finish(events),
-        }
+        self.0.finish(events);
     }
 
     fn in_text(&self) -> bool {
-        self.call.is_none()
+        self.0.in_text()
     }
 }
 

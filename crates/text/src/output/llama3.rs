@@ -1,68 +1,47 @@
 //! Calls as `{"name": …, "parameters": {…}}`, with or without `<|python_tag|>` before them.
 
 use super::arguments::Progress;
-use super::call::CallReader;
+use super::call::CallsInText;
 use super::dialect::{AnswerReader, CallableTool};
 use super::events::Events;
 use super::grammar::Grammar;
-use super::mark::TextScan;
 
 pub(super) const TAG: &str = "<|python_tag|>";
 
 /// Reads an answer that begins with a call; calls are separated by semicolons or white space. Any other is
 /// text.
 #[derive(Debug)]
-pub(super) struct Llama3Reader {
-    tools: Vec<CallableTool>,
-    text: TextScan,
-    call: Option<CallReader>,
-}
+pub(super) struct Llama3Reader(CallsInText);
 
 impl Llama3Reader {
     pub(super) fn new(tools: Vec<CallableTool>) -> Self {
-        Self { tools, text: TextScan::default(), call: None }
-    }
-
-    fn push_to_call(&mut self, c: char, events: &mut Events) -> Progress {
-        let Some(call) = &mut self.call else { return Progress::Refused };
-        let progress = call.push(c, &self.tools, events);
-        if progress != Progress::More {
-            self.call = None;
-            self.text.resume(progress == Progress::Done);
-        }
-        progress
+        Self(CallsInText::new(tools))
     }
 }
 
 impl AnswerReader for Llama3Reader {
     fn push(&mut self, c: char, events: &mut Events) {
-        if self.push_to_call(c, events) != Progress::Refused {
+        let Self(calls) = self;
+        if calls.push_to_call(c, events) != Progress::Refused {
             return;
         }
-        if self.text.told_text() {
+        if calls.text.told_text() {
             return events.text(c.encode_utf8(&mut [0; 4]));
         }
-        match self.text.push(c, &[TAG, "{"], &[';'], events) {
-            Some(found) if found.mark == TAG => self.call = Some(CallReader::new(found.lead)),
-            Some(mut found) => {
-                found.lead.pop();
-                self.call = Some(CallReader::new(found.lead));
-                self.push_to_call(c, events);
-            }
-            None if self.text.told_text() => self.text.finish(events),
+        match calls.text.push(c, &[TAG, "{"], &[';'], events) {
+            Some(found) if found.mark == TAG => calls.begin(found.lead),
+            Some(found) => calls.begin_bare(found.lead, events),
+            None if calls.text.told_text() => calls.text.finish(events),
             None => {}
         }
     }
 
     fn finish(&mut self, events: &mut Events) {
-        match &mut self.call {
-            Some(call) => call.finish(events),
-            None => self.text.finish(events),
-        }
+        self.0.finish(events);
     }
 
     fn in_text(&self) -> bool {
-        self.call.is_none()
+        self.0.in_text()
     }
 }
 
