@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use crate::TurnSize;
+
 /// Longest `Retry-After` in seconds: OpenAI's clients give up retrying on much larger ones.
 const LONGEST_RETRY_AFTER: u64 = 60;
 
@@ -22,18 +24,35 @@ pub enum Error {
     },
     /// Prompt plus requested output exceed the context cap. Agents match on this wording.
     #[error(
-        "This model's maximum context length is {context_cap} tokens. However, your messages resulted in \
-         {prompt_tokens} tokens. Please reduce the length of the messages."
+        "This model's maximum context length is {} tokens. However, your messages resulted in {} tokens. \
+         Please reduce the length of the messages.",
+        .0.context_cap, .0.prompt_tokens
     )]
-    ContextOverBudget {
-        /// Tokens of the prompt.
-        prompt_tokens: usize,
-        /// Tokens asked for.
-        requested_tokens: usize,
-        /// The cap in tokens.
-        context_cap: usize,
-        /// Bytes of keys and values that one token takes.
-        kv_bytes_per_token: u64,
+    ContextOverBudget(Box<TurnSize>),
+    /// Keys and values of the request fit into memory not even alone.
+    #[error(
+        "a prompt of {} tokens with {} tokens to answer does not fit into memory here, whatever else runs; {}",
+        .0.prompt_tokens, .0.requested_tokens, .0.suggestion()
+    )]
+    TurnImpossible(Box<TurnSize>),
+    /// The request has waited for memory in vain.
+    #[error(
+        "the request needs {need_bytes} bytes for keys and values and {available_bytes} are free; it waited for \
+         {waited} s; try again later or ask for less"
+    )]
+    TurnOverMemory {
+        /// Bytes needed.
+        need_bytes: u64,
+        /// Bytes that can be promised now.
+        available_bytes: u64,
+        /// How short memory is: `normal`, `watch`, `tight` or `critical`.
+        level: &'static str,
+        /// The largest owners of memory and their bytes, largest first.
+        largest: Vec<(String, u64)>,
+        /// Seconds that it has waited.
+        waited: u64,
+        /// Seconds until there is likely room.
+        estimate: u64,
     },
     /// No such model is loaded.
     #[error("the model '{model}' is not loaded here; loaded: {}", if loaded.is_empty() { "none".into() } else { loaded.join(", ") })]
@@ -144,16 +163,20 @@ impl Error {
     /// The HTTP status.
     pub fn status(&self) -> u16 {
         match self {
-            Self::InvalidRequest { .. } | Self::ContextOverBudget { .. } | Self::MemoryImpossible { .. } => {
-                400
-            }
+            Self::InvalidRequest { .. }
+            | Self::ContextOverBudget(_)
+            | Self::TurnImpossible(_)
+            | Self::MemoryImpossible { .. } => 400,
             Self::ModelNotFound { .. } | Self::RouteNotFound { .. } => 404,
             Self::Unauthorized { .. } => 401,
             Self::MethodNotAllowed { .. } => 405,
             Self::BodyTooLarge { .. } => 413,
             Self::QueueFull { .. } => 429,
             Self::EngineFault { .. } => 500,
-            Self::ModelNotReady { .. } | Self::ModelFailed { .. } | Self::MemoryOverBudget { .. } => 503,
+            Self::ModelNotReady { .. }
+            | Self::ModelFailed { .. }
+            | Self::TurnOverMemory { .. }
+            | Self::MemoryOverBudget { .. } => 503,
             Self::DeadlineExceeded { .. } => 504,
         }
     }
@@ -162,11 +185,11 @@ impl Error {
     pub fn kind(&self) -> &'static str {
         match self {
             Self::InvalidRequest { .. } => "invalid_request",
-            Self::ContextOverBudget { .. } => "context_over_budget",
+            Self::ContextOverBudget(_) => "context_over_budget",
             Self::ModelNotFound { .. } => "model_not_found",
             Self::ModelNotReady { .. } | Self::ModelFailed { .. } => "model_not_ready",
-            Self::MemoryOverBudget { .. } => "memory_over_budget",
-            Self::MemoryImpossible { .. } => "memory_impossible",
+            Self::MemoryOverBudget { .. } | Self::TurnOverMemory { .. } => "memory_over_budget",
+            Self::MemoryImpossible { .. } | Self::TurnImpossible(_) => "memory_impossible",
             Self::QueueFull { .. } => "queue_full",
             Self::RouteNotFound { .. } => "not_found",
             Self::MethodNotAllowed { .. } => "method_not_allowed",
@@ -180,7 +203,7 @@ impl Error {
     /// The name in `error.code`: the type, except where clients know another one.
     pub fn code(&self) -> &'static str {
         match self {
-            Self::ContextOverBudget { .. } => "context_length_exceeded",
+            Self::ContextOverBudget(_) => "context_length_exceeded",
             other => other.kind(),
         }
     }
@@ -193,6 +216,9 @@ impl Error {
             | Self::QueueFull { estimate: s, .. } => Some((*s).clamp(1, LONGEST_RETRY_AFTER)),
             // When room comes free can't be told.
             Self::MemoryOverBudget { .. } => Some(MEMORY_RETRY_AFTER),
+            Self::TurnOverMemory { estimate, .. } => {
+                Some((*estimate).clamp(MEMORY_RETRY_AFTER, LONGEST_RETRY_AFTER))
+            }
             _ => None,
         }
     }
@@ -200,7 +226,7 @@ impl Error {
     fn param(&self) -> Option<&str> {
         match self {
             Self::InvalidRequest { param, .. } => Some(param),
-            Self::ContextOverBudget { .. } => Some("messages"),
+            Self::ContextOverBudget(_) | Self::TurnImpossible(_) => Some("messages"),
             Self::ModelNotFound { .. } | Self::MemoryImpossible { .. } => Some("model"),
             _ => None,
         }
@@ -209,20 +235,16 @@ impl Error {
     fn details(&self) -> Value {
         match self {
             Self::InvalidRequest { param, reason } => json!({"param": param, "reason": reason}),
-            Self::ContextOverBudget { prompt_tokens, requested_tokens, context_cap, kv_bytes_per_token } => {
-                let kv_bytes = |tokens: usize| kv_bytes_per_token.saturating_mul(tokens as u64);
+            Self::ContextOverBudget(size) => size.details(),
+            Self::TurnImpossible(size) => size.impossible_details(),
+            Self::TurnOverMemory { need_bytes, available_bytes, level, largest, waited, .. } => {
+                let owner = |(owner, bytes): &(String, u64)| json!({"owner": owner, "bytes": bytes});
                 json!({
-                    "prompt_tokens": prompt_tokens,
-                    "requested_tokens": requested_tokens,
-                    "ctx_cap": context_cap,
-                    "kv_bytes_per_token": kv_bytes_per_token,
-                    "kv_bytes_needed": kv_bytes(prompt_tokens.saturating_add(*requested_tokens)),
-                    "kv_bytes_available": kv_bytes(*context_cap),
-                    "suggestion": format!(
-                        "shorten the prompt or ask for at most {} tokens",
-                        context_cap.saturating_sub(*prompt_tokens)
-                    ),
-                    "retryable": false,
+                    "need_bytes": need_bytes,
+                    "available_bytes": available_bytes,
+                    "level": level,
+                    "largest_owners": largest.iter().map(owner).collect::<Vec<_>>(),
+                    "waited_s": waited,
                 })
             }
             Self::ModelNotFound { model, loaded } => json!({"model": model, "loaded": loaded}),
@@ -265,15 +287,18 @@ impl Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::TurnMemory;
 
     #[test]
     fn an_overlong_prompt_is_worded_for_agents() {
-        let error = Error::ContextOverBudget {
+        let size = TurnSize {
             prompt_tokens: 90,
             requested_tokens: 1,
             context_cap: 80,
             kv_bytes_per_token: 100,
+            memory: None,
         };
+        let error = Error::ContextOverBudget(Box::new(size));
         let body = error.body();
         assert_eq!(body["error"]["type"], "context_over_budget");
         assert_eq!(body["error"]["code"], "context_length_exceeded");
@@ -282,6 +307,36 @@ mod tests {
         assert_eq!(body["error"]["details"]["kv_bytes_available"], 8000);
         assert!(error.to_string().starts_with("This model's maximum context length is 80 tokens. However,"));
         assert!(error.to_string().contains("resulted in 90 tokens"));
+    }
+
+    #[test]
+    fn what_can_never_fit_into_memory_says_what_would() {
+        let memory = TurnMemory {
+            kv_bytes_needed: 900,
+            kv_bytes_available: 100,
+            kv_bytes_alone: 500,
+            kv_bytes_per_token_floor: 10,
+            floor: "q4",
+            max_prompt_tokens_now: 0,
+            max_prompt_tokens_alone: 40,
+            max_requested_tokens_alone: 0,
+            limit_bytes: 2000,
+            limit_source: "cgroup:/box".into(),
+            level: "watch",
+        };
+        let size = TurnSize {
+            prompt_tokens: 80,
+            requested_tokens: 10,
+            context_cap: 100,
+            kv_bytes_per_token: 36,
+            memory: Some(memory),
+        };
+        let error = Error::TurnImpossible(Box::new(size));
+        let details = error.body()["error"]["details"].take();
+        assert_eq!((error.status(), error.code()), (400, "memory_impossible"));
+        assert_eq!((&details["need_bytes"], &details["limit_bytes"]), (&json!(2400), &json!(2000)));
+        assert_eq!(details["suggestion"], "shorten the prompt to at most 40 tokens");
+        assert_eq!(details["limit"], json!({"bytes": 2000, "source": "cgroup:/box"}));
     }
 
     #[test]

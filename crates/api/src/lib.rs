@@ -28,6 +28,7 @@ mod responses_input;
 mod responses_output;
 mod sampling;
 mod turn;
+mod turn_size;
 mod unsupported;
 mod usage;
 
@@ -50,4 +51,5 @@ pub use responses_encoder::{ResponseEnvelope, ResponsesEncoder};
 pub use responses_input::assistant_message;
 pub use sampling::{Sampling, StreamOptions};
 pub use turn::{Format, Reasoning, Tool, ToolChoice, Turn};
+pub use turn_size::{TurnMemory, TurnSize};
 pub use usage::Usage;

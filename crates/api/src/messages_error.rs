@@ -18,7 +18,10 @@ pub fn anthropic_error(error: &Error, request_id: &str) -> Value {
 /// The HTTP status of an error on Anthropic's routes: 529 for a model that is not ready, else as everywhere.
 pub fn anthropic_status(error: &Error) -> u16 {
     match error {
-        Error::ModelNotReady { .. } | Error::ModelFailed { .. } | Error::MemoryOverBudget { .. } => 529,
+        Error::ModelNotReady { .. }
+        | Error::ModelFailed { .. }
+        | Error::TurnOverMemory { .. }
+        | Error::MemoryOverBudget { .. } => 529,
         other => other.status(),
     }
 }
@@ -26,16 +29,18 @@ pub fn anthropic_status(error: &Error) -> u16 {
 fn kind(error: &Error) -> &'static str {
     match error {
         Error::InvalidRequest { .. }
-        | Error::ContextOverBudget { .. }
+        | Error::ContextOverBudget(_)
+        | Error::TurnImpossible(_)
         | Error::MemoryImpossible { .. }
         | Error::MethodNotAllowed { .. } => "invalid_request_error",
         Error::Unauthorized { .. } => "authentication_error",
         Error::ModelNotFound { .. } | Error::RouteNotFound { .. } => "not_found_error",
         Error::BodyTooLarge { .. } => "request_too_large",
         Error::QueueFull { .. } => "rate_limit_error",
-        Error::ModelNotReady { .. } | Error::ModelFailed { .. } | Error::MemoryOverBudget { .. } => {
-            "overloaded_error"
-        }
+        Error::ModelNotReady { .. }
+        | Error::ModelFailed { .. }
+        | Error::TurnOverMemory { .. }
+        | Error::MemoryOverBudget { .. } => "overloaded_error",
         Error::DeadlineExceeded { .. } => "timeout_error",
         Error::EngineFault { .. } => "api_error",
     }
@@ -45,12 +50,13 @@ fn kind(error: &Error) -> &'static str {
 /// they lower.
 fn message(error: &Error) -> String {
     match error {
-        Error::ContextOverBudget { prompt_tokens, context_cap, .. } if prompt_tokens > context_cap => {
-            format!("prompt is too long: {prompt_tokens} tokens > {context_cap} maximum")
+        Error::ContextOverBudget(size) if size.prompt_tokens > size.context_cap => {
+            format!("prompt is too long: {} tokens > {} maximum", size.prompt_tokens, size.context_cap)
         }
-        Error::ContextOverBudget { prompt_tokens, requested_tokens, context_cap, .. } => format!(
-            "input length and `max_tokens` exceed context limit: {prompt_tokens} + {requested_tokens} > \
-             {context_cap}, decrease input length or `max_tokens` and try again"
+        Error::ContextOverBudget(size) => format!(
+            "input length and `max_tokens` exceed context limit: {} + {} > {}, decrease input length or \
+             `max_tokens` and try again",
+            size.prompt_tokens, size.requested_tokens, size.context_cap
         ),
         other => other.to_string(),
     }
@@ -59,6 +65,7 @@ fn message(error: &Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::TurnSize;
 
     #[test]
     fn every_error_has_the_type_that_belongs_to_its_status() {
@@ -88,12 +95,9 @@ mod tests {
     #[test]
     fn agents_learn_what_to_shorten() {
         let message = |prompt_tokens| {
-            let error = Error::ContextOverBudget {
-                prompt_tokens,
-                requested_tokens: 9,
-                context_cap: 80,
-                kv_bytes_per_token: 1,
-            };
+            let size =
+                TurnSize { prompt_tokens, requested_tokens: 9, context_cap: 80, ..TurnSize::default() };
+            let error = Error::ContextOverBudget(Box::new(size));
             assert_eq!(anthropic_error(&error, "r")["error"]["details"]["ctx_cap"], 80);
             anthropic_error(&error, "r")["error"]["message"].as_str().unwrap().to_owned()
         };

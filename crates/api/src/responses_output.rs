@@ -99,7 +99,7 @@ pub(crate) fn usage_json(usage: Usage) -> Value {
 pub(crate) fn error_code(error: &Error) -> &'static str {
     match error {
         Error::InvalidRequest { .. } => "invalid_prompt",
-        Error::ContextOverBudget { .. } => error.code(),
+        Error::ContextOverBudget(_) => error.code(),
         Error::QueueFull { .. } => "rate_limit_exceeded",
         _ => "server_error",
     }

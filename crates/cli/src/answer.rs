@@ -38,7 +38,7 @@ pub(crate) fn generate(
     let mut text = String::new();
     loop {
         match events.recv_timeout(PATIENCE) {
-            Ok(Event::Prefill { .. } | Event::Embedding(_)) => {}
+            Ok(Event::Waiting | Event::Prefill { .. } | Event::Embedding(_)) => {}
             Ok(Event::Text { text: piece, .. }) => {
                 show(&piece)?;
                 text.push_str(&piece);

@@ -3,20 +3,22 @@
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use lichen_backend::{Executor, KvPrecision};
 use lichen_cpu::{CpuConfig, Numerics, PAGE_TOKENS};
-use lichen_engine::{Engine, EngineConfig};
+use lichen_engine::{Engine, EngineConfig, FINE_PAGES};
 use lichen_format::{Checkpoint, Metadata};
 use lichen_generate::Pooling;
 use lichen_hub::{Hub, HubConfig, ProgressBar, Reference};
+use lichen_memory::{ModelBytes, Residency};
 use lichen_model::ModelSpec;
 use lichen_text::Tokenizer;
 
 use crate::executor::executor;
 use crate::language::ModelLanguage;
-use crate::memory::{Memory, Needs};
+use crate::memory::Memory;
 use crate::sessions::ModelSessions;
 use crate::{machine, output, vocabulary};
 
@@ -119,6 +121,11 @@ pub(crate) struct QueueArgs {
     #[arg(long, env = "LICHEN_MAX_QUEUE", value_name = "N", default_value_t = 64)]
     max_queue: usize,
 
+    /// Seconds that a request waits for memory before it is told to come back later
+    #[arg(long, env = "LICHEN_QUEUE_TIMEOUT", value_name = "SECONDS", default_value_t = 120,
+          value_parser = clap::value_parser!(u64).range(1..))]
+    queue_timeout: u64,
+
     /// How keys and values are stored: f16, q8, q5 or q4; full pages take fewer bits when memory runs short
     #[arg(long, env = "LICHEN_KV", value_name = "PRECISION", default_value_t = KvPrecision::F16,
           value_parser = kv_precision)]
@@ -129,6 +136,9 @@ pub(crate) struct QueueArgs {
     draft: Draft,
 }
 
+/// The precisions that keys and values can have while a server runs, from fine to coarse.
+pub(crate) const PRECISIONS: [KvPrecision; 4] =
+    [KvPrecision::F16, KvPrecision::Q8, KvPrecision::Q5, KvPrecision::Q4];
 /// Where nobody watches memory, keys and values may take one part of so many of what is free.
 const UNWATCHED_SHARE: u64 = 4;
 /// A model that can't have so many tokens of context is not worth loading unasked.
@@ -168,6 +178,7 @@ impl Limits {
             context_cap,
             max_running: self.max_concurrent.get(),
             queue_limit: queue.max_queue,
+            queue_timeout: Duration::from_secs(queue.queue_timeout),
             kv_pages: context_cap.div_ceil(PAGE_TOKENS).saturating_mul(self.max_concurrent.get()),
             max_sessions: self.max_sessions,
             kv_bytes_per_token: spec.state_bytes_per_token(number_bytes) as u64,
@@ -285,10 +296,10 @@ pub(crate) fn start(
 ) -> Result<Loaded> {
     let precision = compute.kv_precision(queue);
     let mut config = limits.config(queue, &opened.spec, precision);
-    let mut needs = opened.needs(&config)?;
+    let mut needs = opened.model_bytes(&config)?;
     // A cap that nobody asked for gives way to memory, and says so.
     if let (Some(memory), None) = (memory, limits.ctx_cap) {
-        let fits = memory.longest_context(needs);
+        let fits = memory.longest_context(&opened.path, &needs);
         if (SHORTEST_CONTEXT..config.context_cap).contains(&fits) {
             output::note(format!(
                 "memory allows a context of {fits} tokens, the model {}",
@@ -296,7 +307,7 @@ pub(crate) fn start(
             ));
             let cap = u32::try_from(fits).ok().and_then(NonZeroU32::new);
             config = Limits { ctx_cap: cap, ..limits }.config(queue, &opened.spec, precision);
-            needs = opened.needs(&config)?;
+            needs = opened.model_bytes(&config)?;
         }
     }
     if memory.is_none() {
@@ -306,7 +317,7 @@ pub(crate) fn start(
         config.kv_pages = config.kv_pages.min((free / UNWATCHED_SHARE / page.max(1)) as usize);
     }
     let name = name.map_or_else(|| stem(&opened.path), str::to_owned);
-    let placement = memory.map(|memory| memory.place(&name, needs)).transpose()?;
+    let placement = memory.map(|memory| memory.place(&name, &opened.path, &needs)).transpose()?;
     let language = Arc::new(opened.language()?);
     let executor = opened.executor(compute)?;
     let engine = Engine::start_placed(executor, language.tokenizer.clone(), config, placement)
@@ -319,7 +330,7 @@ pub(crate) fn start(
         path: opened.path,
         engine,
         language,
-        bytes: needs.total(),
+        bytes: needs.with_context(Residency::Resident, needs.context_cap),
         spec: opened.spec,
         precision,
     })
@@ -331,7 +342,9 @@ impl Opened {
     /// # Errors
     /// A tensor is missing.
     pub(crate) fn estimate(&self, compute: &ComputeArgs, queue: &QueueArgs, limits: Limits) -> Result<u64> {
-        Ok(self.needs(&limits.config(queue, &self.spec, compute.kv_precision(queue)))?.total())
+        let config = limits.config(queue, &self.spec, compute.kv_precision(queue));
+        let needs = self.model_bytes(&config)?;
+        Ok(needs.with_context(Residency::Resident, needs.context_cap))
     }
 
     /// The stem of its file.
@@ -339,24 +352,24 @@ impl Opened {
         stem(&self.path)
     }
 
-    /// Bytes of the keys and values of one context.
-    pub(crate) fn context_bytes(&self, tokens: usize, precision: KvPrecision) -> u64 {
-        tokens.div_ceil(PAGE_TOKENS) as u64 * lichen_cpu::page_bytes(&self.spec.lower().kv, precision)
-    }
-
-    /// Weights, the scratch of a full step, and one context at the smallest precision.
+    /// What the model needs under these limits: what its load is admitted with, and later its requests.
     ///
     /// # Errors
     /// A tensor is missing.
-    pub(crate) fn needs(&self, config: &EngineConfig) -> Result<Needs> {
+    pub(crate) fn model_bytes(&self, config: &EngineConfig) -> Result<ModelBytes> {
+        let kv = self.spec.lower().kv;
+        let page = |precision| lichen_cpu::page_bytes(&kv, precision);
+        let single = config.kv_precision == KvPrecision::F32;
         let scratch = self.spec.scratch_bytes(config.prefill_tokens + config.max_running, config.max_running);
-        let smallest =
-            if config.kv_precision == KvPrecision::F32 { KvPrecision::F32 } else { KvPrecision::Q4 };
-        Ok(Needs {
-            weights: self.spec.weight_bytes(&self.checkpoint)?,
+        Ok(ModelBytes {
+            page: PRECISIONS.map(|precision| page(if single { KvPrecision::F32 } else { precision })),
+            page_tokens: PAGE_TOKENS as u64,
+            fine_pages: FINE_PAGES as u64,
+            floor: lichen_memory::KvPrecision::Q4,
+            context_cap: config.context_cap as u64,
             scratch: scratch as u64,
-            context: self.context_bytes(config.context_cap, smallest),
-            tokens: config.context_cap,
+            weights_mapped: self.spec.weight_bytes(&self.checkpoint)?,
+            weights_anonymous: 0,
         })
     }
 }

@@ -1,18 +1,21 @@
 //! The memory of this process: who watches it, what a model is placed with, and what people are told of it.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use anyhow::{Context, Result, bail};
-use lichen_cpu::PAGE_TOKENS;
 use lichen_engine::{Governor, GovernorConfig, MemoryReport, Placement};
-use lichen_memory::{Class, Level, Owner, Reservation, probe::Linux};
+use lichen_memory::{
+    Class, Level, LoadVerdict, ModelBytes, Owner, Reservation, Residency, Standing, admit_load, load_room,
+    longest_context, probe::Linux,
+};
 use lichen_server::MemoryView;
 use serde_json::{Value, json};
 
 /// What the process takes beside models: code, threads, connections, buffers.
 pub(crate) const PROCESS_BYTES: u64 = 40 << 20;
-/// Of weights that may exceed memory, the part that is counted: one in so many is in memory at a time.
-const STREAMED_PART: u64 = 10;
 
 /// Memory as this process shares it out.
 #[derive(Clone)]
@@ -20,23 +23,8 @@ pub(crate) struct Memory {
     governor: Governor,
     /// Weights may be larger than what there is.
     pub(crate) overcommit_weights: bool,
-}
-
-/// What a model needs before it has taken a request.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Needs {
-    pub(crate) weights: u64,
-    pub(crate) scratch: u64,
-    /// Keys and values of one whole context at the smallest precision.
-    pub(crate) context: u64,
-    /// Tokens of that context.
-    pub(crate) tokens: usize,
-}
-
-impl Needs {
-    pub(crate) fn total(&self) -> u64 {
-        self.weights + self.scratch + self.context
-    }
+    /// Weights by file: replicas map the same pages.
+    mapped: Arc<Mutex<BTreeMap<PathBuf, Weak<Reservation>>>>,
 }
 
 impl Memory {
@@ -49,18 +37,13 @@ impl Memory {
         let governor = Governor::start(Box::new(Linux::new("/")), config)
             .context("memory can't be watched; give --ram-budget")?;
         let process = governor.ledger().reserve(&Owner::new("process", 0), Class::Fixed, PROCESS_BYTES)?;
-        Ok((Self { governor, overcommit_weights }, process))
+        Ok((Self { governor, overcommit_weights, mapped: Arc::default() }, process))
     }
 
     /// Bytes that models may have.
     pub(crate) fn for_models(&self) -> u64 {
         let report = self.governor.report();
         report.budget.limit.saturating_sub(report.budget.margin).saturating_sub(PROCESS_BYTES)
-    }
-
-    /// Bytes of weights that count.
-    fn counted(&self, needs: Needs) -> u64 {
-        if self.overcommit_weights { needs.weights / STREAMED_PART } else { needs.weights }
     }
 
     /// Bytes that memory has for this process, and why not more.
@@ -74,56 +57,120 @@ impl Memory {
         self.governor.ledger().snapshot().limit.margin
     }
 
-    /// Bytes left for keys and values beside a model.
-    pub(crate) fn room(&self, needs: Needs) -> u64 {
-        let account = self.governor.ledger().snapshot();
-        let available = account.limit.bytes.saturating_sub(account.limit.margin);
-        available.saturating_sub(account.promised()).saturating_sub(self.counted(needs) + needs.scratch)
+    /// Whether the weights of loaded models are all in memory.
+    pub(crate) fn residency(&self) -> Residency {
+        if self.overcommit_weights { Residency::Streamed } else { Residency::Resident }
     }
 
-    /// Tokens of the longest context that there is room for now.
-    pub(crate) fn longest_context(&self, needs: Needs) -> usize {
-        let tokens = u128::from(self.room(needs)) * needs.tokens as u128 / u128::from(needs.context.max(1));
-        let tokens = usize::try_from(tokens).unwrap_or(usize::MAX).min(needs.tokens);
-        tokens / PAGE_TOKENS * PAGE_TOKENS
+    /// What admission of a load needs to know, and what the loaded models need beside their contexts.
+    fn standing(&self) -> (Standing, u64) {
+        let MemoryReport { budget, account, level, .. } = self.governor.report();
+        let permanent = account.class(Class::Fixed).reserved + account.class(Class::Emergency).reserved;
+        let loaded = account.stationary() - permanent;
+        let (limit, ceiling, margin) = (budget.limit, budget.ceiling, budget.margin);
+        let committed = account.promised();
+        (Standing { limit, ceiling, margin, committed, permanent, level }, loaded)
     }
 
-    /// Reserves what a model needs, before any of it is touched.
+    /// Bytes that a model may have now. Contexts of several models aren't in memory at the same time unless there is
+    /// room: each of them fits alone.
+    pub(crate) fn room(&self) -> u64 {
+        let (standing, loaded) = self.standing();
+        load_room(loaded, &standing)
+    }
+
+    /// Tokens of the longest context that a model in this file could have now.
+    pub(crate) fn longest_context(&self, file: &Path, model: &ModelBytes) -> usize {
+        let (model, room) = (self.beside(file, model), self.room());
+        let others = model.stationary(self.residency()).saturating_add(self.governor.largest_context());
+        let tokens = if others > room { 0 } else { longest_context(&model, self.residency(), room) };
+        usize::try_from(tokens).unwrap_or(usize::MAX)
+    }
+
+    fn mapped(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Weak<Reservation>>> {
+        // Entries are put in whole.
+        self.mapped.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The weights of a file that a loaded model has mapped already.
+    fn shared(&self, file: &Path) -> Option<Arc<Reservation>> {
+        self.mapped().get(&identity(file)).and_then(Weak::upgrade)
+    }
+
+    /// What a model needs beside what is mapped already.
+    fn beside(&self, file: &Path, model: &ModelBytes) -> ModelBytes {
+        match self.shared(file) {
+            Some(_) => ModelBytes { weights_mapped: 0, ..*model },
+            None => *model,
+        }
+    }
+
+    /// Reserves what a model needs, before any of it is touched. Replicas of one file share its weights.
     ///
     /// # Errors
     /// It doesn't fit, with the numbers and the ways out.
-    pub(crate) fn place(&self, name: &str, needs: Needs) -> Result<Placement> {
-        let owner = Owner::new(name, 0);
-        let weights = self.counted(needs);
-        let ledger = self.governor.ledger();
-        let account = ledger.snapshot();
-        let available = account.limit.bytes.saturating_sub(account.limit.margin);
-        let free = available.saturating_sub(account.promised());
-        let need = weights + needs.scratch + needs.context;
-        if need > free {
-            let shown = crate::output::bytes;
-            let way_out = match self.longest_context(needs) {
-                0 => "give a larger --ram-budget, a smaller quantisation, or --overcommit-weights to read weights \
-                      from disk again and again"
-                    .to_owned(),
-                fits => format!("a --ctx-cap of {fits} would fit"),
-            };
-            bail!(
-                "model_over_budget: {name} needs {} ({} of weights, {} of scratch, {} for the keys and values of one \
-                 context at 4 bits) and {} are free of {} ({}); {way_out}",
-                shown(need),
-                shown(weights),
-                shown(needs.scratch),
-                shown(needs.context),
-                shown(free),
-                shown(account.limit.bytes),
-                account.limit.source,
-            );
+    pub(crate) fn place(&self, name: &str, file: &Path, model: &ModelBytes) -> Result<Placement> {
+        let (asked, residency) = (self.beside(file, model), self.residency());
+        let (standing, loaded) = self.standing();
+        let context = asked.turn_bytes(asked.context_cap, 0, 0);
+        let floors = loaded + self.governor.largest_context().saturating_sub(context);
+        match admit_load(&asked, residency, asked.context_cap, (floors, 0), &standing) {
+            LoadVerdict::Admit { .. } => {}
+            LoadVerdict::Queue { need, available, .. } => {
+                bail!(self.over_budget(name, file, &asked, (need, available)))
+            }
+            LoadVerdict::Refuse(refusal) => {
+                let numbers = (refusal.need_bytes, refusal.available_bytes.min(self.room()));
+                bail!(self.over_budget(name, file, &asked, numbers))
+            }
         }
-        let reserve = |class, bytes| ledger.reserve(&owner, class, bytes);
-        let reserved = vec![reserve(Class::WeightsMapped, weights)?, reserve(Class::Scratch, needs.scratch)?];
-        Ok(Placement { governor: self.governor.clone(), owner, weight_bytes: needs.weights, reserved })
+        let owner = Owner::new(name, 0);
+        let reserve = |class, bytes| self.governor.ledger().reserve(&owner, class, bytes).map(Arc::new);
+        let weights = match self.shared(file) {
+            Some(weights) => weights,
+            None => {
+                let resident = ModelBytes { weights_anonymous: 0, ..asked }.weights(residency);
+                let weights = reserve(Class::WeightsMapped, resident)?;
+                self.mapped().insert(identity(file), Arc::downgrade(&weights));
+                weights
+            }
+        };
+        let anonymous = reserve(Class::WeightsAnonymous, asked.weights_anonymous)?;
+        let reserved = vec![weights, anonymous, reserve(Class::Scratch, asked.scratch)?];
+        Ok(Placement { governor: self.governor.clone(), owner, model: *model, reserved })
     }
+
+    fn over_budget(
+        &self,
+        name: &str,
+        file: &Path,
+        model: &ModelBytes,
+        (need, available): (u64, u64),
+    ) -> String {
+        let shown = crate::output::bytes;
+        let (limit, source) = self.limit();
+        let way_out = match self.longest_context(file, model) {
+            0 => "give a larger --ram-budget, a smaller quantisation, or --overcommit-weights to read weights from \
+                  disk again and again"
+                .to_owned(),
+            fits => format!("a --ctx-cap of {fits} would fit"),
+        };
+        format!(
+            "model_over_budget: {name} needs {} ({} of weights, {} of scratch, {} for the keys and values of one \
+             context at 4 bits) and {} are free of {} ({source}); {way_out}",
+            shown(need),
+            shown(model.weights(self.residency())),
+            shown(model.scratch),
+            shown(model.turn_bytes(model.context_cap, 0, 0)),
+            shown(available),
+            shown(limit),
+        )
+    }
+}
+
+/// By what name a file is known, whatever links lead to it.
+fn identity(file: &Path) -> PathBuf {
+    file.canonicalize().unwrap_or_else(|_| file.to_owned())
 }
 
 impl MemoryView for Memory {

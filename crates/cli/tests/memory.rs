@@ -31,8 +31,12 @@ struct Server {
 
 impl Server {
     fn start(model: &PathBuf, options: &[&str]) -> Result<Self, String> {
+        Self::within(BUDGET, model, options)
+    }
+
+    fn within(budget: &str, model: &PathBuf, options: &[&str]) -> Result<Self, String> {
         let mut child = lichen()
-            .args(["serve", "--port", "0", "--threads", "2", "--access-log", "off", "--ram-budget", BUDGET])
+            .args(["serve", "--port", "0", "--threads", "2", "--access-log", "off", "--ram-budget", budget])
             .args(options)
             .arg("--model")
             .arg(model)
@@ -54,6 +58,12 @@ impl Server {
     }
 
     fn call(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
+        let (head, body) = self.exchange(method, path, body);
+        (head.split(' ').nth(1).unwrap().parse().unwrap(), serde_json::from_str(&body).unwrap())
+    }
+
+    /// Head and body of the response.
+    fn exchange(&self, method: &str, path: &str, body: &Value) -> (String, String) {
         use std::io::Write;
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let length = body.len();
@@ -67,7 +77,15 @@ impl Server {
         let mut answer = String::new();
         socket.read_to_string(&mut answer).unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        (head.split(' ').nth(1).unwrap().parse().unwrap(), serde_json::from_str(body).unwrap())
+        (head.to_owned(), body.to_owned())
+    }
+
+    /// The count of a result of admission.
+    fn admissions(&self, reason: &str) -> u64 {
+        let (_, text) = self.exchange("GET", "/metrics", &Value::Null);
+        let named = |line: &&str| line.starts_with("lichen_admission_total") && line.contains(reason);
+        let line = text.lines().find(named).unwrap_or_else(|| panic!("{text}"));
+        line.rsplit(' ').next().unwrap().parse().unwrap()
     }
 
     fn memory(&self) -> Value {
@@ -165,4 +183,135 @@ fn a_plan_says_what_the_server_would_do() {
     let fits = plan(longest);
     assert!(fits.status.success() && support::stdout(&fits).contains("fits"), "{}", support::stderr(&fits));
     Server::start(&model, &["--ctx-cap", longest]).unwrap();
+}
+
+/// A completion of a prompt of so many tokens, taken as they are.
+fn completion(prompt_tokens: u64, max_tokens: u64) -> Value {
+    let prompt: Vec<u64> = (0..prompt_tokens).map(|at| 300 + (at * at + 7 * at) % 9000).collect();
+    json!({"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": true})
+}
+
+fn number(details: &Value, key: &str) -> u64 {
+    details[key].as_u64().unwrap_or_else(|| panic!("{key}: {details}"))
+}
+
+/// Enough for SmolLM2-135M and a context of about 1,300 tokens at the smallest precision.
+const SMALL_BUDGET: &str = "176M";
+
+#[test]
+fn a_prompt_over_the_cap_and_one_over_the_memory_are_told_what_would_fit() {
+    let Some(model) = smollm2() else { return };
+    let server = Server::within(SMALL_BUDGET, &model, &[]).unwrap();
+    let ask = |prompt, answer| server.call("POST", "/v1/completions", &completion(prompt, answer));
+    let (_, card) = server.call("GET", "/v1/models/small", &Value::Null);
+    let cap = card["limit"]["context"].as_u64().unwrap();
+    let (status, answer) = ask(cap, 8);
+    let error = &answer["error"];
+    assert_eq!((status, &error["code"]), (400, &json!("context_length_exceeded")), "{answer}");
+    assert_eq!(
+        number(&error["details"], "max_prompt_tokens_alone"),
+        cap - 8,
+        "what a load guarantees: {answer}"
+    );
+
+    // A cap that memory doesn't hold: the operator may say so, and each request is measured.
+    let (status, answer) = server.call("PATCH", "/admin/models/small", &json!({"ctx_cap": 8192}));
+    assert_eq!(status, 200, "{answer}");
+    let (status, answer) = ask(4000, 8);
+    let (error, details) = (&answer["error"], &answer["error"]["details"]);
+    assert_eq!((status, &error["type"]), (400, &json!("memory_impossible")), "{answer}");
+    assert!(number(details, "need_bytes") > number(details, "limit_bytes"), "{answer}");
+    assert_eq!(
+        number(details, "need_bytes") - number(details, "limit_bytes"),
+        number(details, "kv_bytes_needed") - number(details, "kv_bytes_alone"),
+    );
+    assert_eq!(details["limit"]["bytes"], details["limit_bytes"]);
+    let longest = number(details, "max_prompt_tokens_alone");
+    assert_eq!(longest, number(details, "max_prompt_tokens_now"), "nothing else runs: {answer}");
+    assert!(
+        details["suggestion"].as_str().unwrap().contains(&format!("at most {longest} tokens")),
+        "{answer}"
+    );
+    let (status, _) = ask(longest + 1, 8);
+    assert_eq!(status, 400, "one token more is too many");
+
+    let body = json!({
+        "model": "small", "max_tokens": 8,
+        "messages": [{"role": "user", "content": "one two ".repeat(2000)}],
+    });
+    let (status, answer) = server.call("POST", "/v1/messages", &body);
+    assert_eq!((status, &answer["error"]["type"]), (400, &json!("invalid_request_error")), "{answer}");
+    assert_eq!(number(&answer["error"]["details"], "max_prompt_tokens_alone"), longest);
+
+    let (status, answer) = ask(longest, 8);
+    assert_eq!((status, &answer["usage"]["prompt_tokens"]), (200, &json!(longest)), "{answer}");
+    assert_eq!(answer["usage"]["completion_tokens"], 8);
+    assert_eq!((server.admissions("context_over_budget"), server.admissions("memory_impossible")), (1, 3));
+}
+
+#[test]
+fn prompts_that_fit_alone_and_not_together_are_answered_one_after_another() {
+    let Some(model) = smollm2() else { return };
+    let server = Server::within(SMALL_BUDGET, &model, &["--draft", "off"]).unwrap();
+    let alone = server.call("POST", "/v1/completions", &completion(700, 100)).1;
+    std::thread::scope(|scope| {
+        let ask = || server.call("POST", "/v1/completions", &completion(700, 100));
+        let asked: Vec<_> = (0..4).map(|_| scope.spawn(ask)).collect();
+        for thread in asked {
+            let (status, answer) = thread.join().unwrap();
+            assert_eq!((status, &answer["usage"]["completion_tokens"]), (200, &json!(100)), "{answer}");
+            assert_eq!(answer["usage"]["prompt_tokens"], 700, "nothing is cut");
+            assert_eq!(answer["choices"][0]["text"], alone["choices"][0]["text"]);
+        }
+    });
+    assert!(server.admissions("memory\"") > 0, "some had to wait for memory");
+    let memory = server.memory();
+    let floor = memory["classes"].as_array().unwrap().iter().find(|class| class["class"] == "kv_floor");
+    assert_eq!(floor.unwrap()["reserved_bytes"], 0, "promises are given back: {memory}");
+}
+
+#[test]
+fn who_waits_for_memory_too_long_is_told_so_and_a_stream_by_its_status() {
+    let Some(model) = smollm2() else { return };
+    let server = Server::within(SMALL_BUDGET, &model, &["--queue-timeout", "1"]).unwrap();
+    std::thread::scope(|scope| {
+        let long = scope.spawn(|| server.call("POST", "/v1/completions", &completion(200, 900)));
+        while server.memory()["classes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|class| class["class"] != "kv_floor" || class["reserved_bytes"] == 0)
+        {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let mut body = completion(700, 100);
+        body["stream"] = json!(true);
+        let (head, text) = server.exchange("POST", "/v1/completions", &body);
+        assert!(head.starts_with("HTTP/1.1 503"), "{head}\n{text}");
+        assert!(head.to_lowercase().contains("retry-after: "), "{head}");
+        let error: Value = serde_json::from_str(&text).unwrap();
+        let details = &error["error"]["details"];
+        assert_eq!(error["error"]["type"], "memory_over_budget", "{error}");
+        assert!(number(details, "need_bytes") > number(details, "available_bytes"), "{error}");
+        assert_eq!(details["largest_owners"][0]["owner"], "small", "{error}");
+        let (status, answer) = long.join().unwrap();
+        assert_eq!((status, &answer["usage"]["completion_tokens"]), (200, &json!(900)), "{answer}");
+    });
+    assert_eq!(server.admissions("memory_over_budget"), 1);
+}
+
+#[test]
+fn replicas_of_a_file_have_its_weights_once() {
+    let Some(model) = smollm2() else { return };
+    let path = model.to_str().unwrap();
+    let weights = |server: &Server| {
+        let memory = server.memory();
+        let classes = memory["classes"].as_array().unwrap();
+        let of = |class: &&Value| class["class"] == "weights_mapped";
+        classes.iter().find(of).unwrap()["reserved_bytes"].as_u64().unwrap()
+    };
+    let one = Server::within("400M", &model, &["--ctx-cap", "512"]).unwrap();
+    let again = ["--ctx-cap", "512", "--model", path, "--name", "other"];
+    let two = Server::within("400M", &model, &again).unwrap();
+    assert_eq!(weights(&one), weights(&two));
 }

@@ -1,5 +1,6 @@
 //! From requests to tokens: one thread owns a model, batches the requests that run, samples and reports.
 
+mod admission;
 mod memory;
 mod prefix_cache;
 mod pressure;
@@ -11,12 +12,13 @@ mod thinking;
 mod worker;
 
 pub use memory::{Governor, GovernorConfig, GovernorError, MemoryReport, RungReport};
+pub use pressure::FINE_PAGES;
 pub use sampler::Sampler;
 pub use session::{ImportError, SessionState};
 
 use lichen_backend::{Executor, KvPrecision};
-use lichen_generate::{Generate, GenerateError, Request, Sink, Stats, Ticket};
-use lichen_memory::{Owner, Reservation};
+use lichen_generate::{Admissions, Generate, GenerateError, Request, Sink, Stats, Ticket};
+use lichen_memory::{ModelBytes, Owner, Reservation};
 use lichen_text::Tokenizer;
 use memory::Member;
 use sequence::Job;
@@ -37,6 +39,11 @@ pub struct EngineConfig {
     pub max_running: usize,
     /// Most requests that wait; others are refused.
     pub queue_limit: usize,
+    /// Tokens that are promised to an answer whose request doesn't say how long it may be, and then again and again:
+    /// it ends at the context cap.
+    pub answer_reserve: usize,
+    /// Requests that have waited so long for memory are refused.
+    pub queue_timeout: Duration,
     /// Most KV pages of running requests and prefix cache together; at least one context is always allowed.
     pub kv_pages: usize,
     /// Most sessions whose state is kept in preference to others.
@@ -59,6 +66,8 @@ impl Default for EngineConfig {
             prefill_tokens: 256,
             max_running: 8,
             queue_limit: 64,
+            answer_reserve: 1024,
+            queue_timeout: Duration::from_secs(120),
             kv_pages: 1024,
             max_sessions: 64,
             kv_bytes_per_token: 0,
@@ -76,6 +85,8 @@ struct Shared {
     stats: Stats,
     /// Requests sent and not taken in yet: a burst comes within a step.
     arriving: usize,
+    /// Requests that were refused before the engine's thread saw them.
+    refused: Admissions,
 }
 
 /// A model and the thread that runs it. Dropping it ends the thread; requests then are reported as cancelled.
@@ -87,7 +98,7 @@ pub struct Engine {
     config: Mutex<EngineConfig>,
     member: Option<Arc<Member>>,
     /// What was reserved for it besides pages; given back with the engine.
-    _reserved: Vec<Reservation>,
+    _reserved: Vec<Arc<Reservation>>,
 }
 
 /// An engine's place in the memory of its process.
@@ -96,10 +107,10 @@ pub struct Placement {
     pub governor: Governor,
     /// Whose its bytes are.
     pub owner: Owner,
-    /// Bytes of weights that one forward pass reads.
-    pub weight_bytes: u64,
-    /// What has been reserved for weights, scratch and the rest.
-    pub reserved: Vec<Reservation>,
+    /// What it needs, as its load was admitted.
+    pub model: ModelBytes,
+    /// What has been reserved for weights, scratch and the rest. Replicas share their weights.
+    pub reserved: Vec<Arc<Reservation>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -135,8 +146,8 @@ impl Engine {
         let vocab = executor.vocab();
         let (member, reserved) = match placement {
             None => (None, Vec::new()),
-            Some(Placement { governor, owner, weight_bytes, reserved }) => {
-                (Some(governor.join(owner, weight_bytes, commands.clone())), reserved)
+            Some(Placement { governor, owner, model, reserved }) => {
+                (Some(governor.join(owner, model, commands.clone())), reserved)
             }
         };
         let for_worker = (shared.clone(), config.clone(), member.clone());
@@ -163,29 +174,6 @@ impl Engine {
     pub(crate) fn commands(&self) -> &Sender<Command> {
         self.commands.as_ref().expect("the sender lives until the engine is dropped")
     }
-
-    fn check(&self, request: &Request, config: &EngineConfig) -> Result<(), GenerateError> {
-        let invalid = |reason: String| GenerateError::Invalid { param: "prompt", reason };
-        if request.prompt.is_empty() {
-            return Err(invalid("it has no tokens; give at least one".to_owned()));
-        }
-        if let Some(token) = request.prompt.iter().find(|&&token| token as usize >= self.vocab) {
-            return Err(invalid(format!("token {token} is outside the vocabulary of {}", self.vocab)));
-        }
-        let (prompt_tokens, context_cap) = (request.prompt.len(), config.context_cap);
-        let kv_bytes_per_token = config.kv_bytes_per_token;
-        let least = usize::from(request.task == lichen_generate::Task::Generate);
-        let requested_tokens = request.max_tokens.unwrap_or(least);
-        if prompt_tokens.saturating_add(requested_tokens) > context_cap {
-            return Err(GenerateError::ContextOverBudget {
-                prompt_tokens,
-                requested_tokens,
-                context_cap,
-                kv_bytes_per_token,
-            });
-        }
-        Ok(())
-    }
 }
 
 impl Generate for Engine {
@@ -203,6 +191,7 @@ impl Generate for Engine {
             let queued = all.saturating_sub(config.max_running.max(1));
             if all >= config.max_running.max(1) && queued >= limit {
                 let estimate = Duration::from_secs_f64(shared.stats.wait_seconds.clamp(0.0, 3600.0));
+                shared.refused.queue_full += 1;
                 return Err(GenerateError::QueueFull { queued, limit, estimate });
             }
             shared.arriving += 1;
@@ -217,7 +206,9 @@ impl Generate for Engine {
 
     fn stats(&self) -> Stats {
         let shared = lock(&self.shared);
-        Stats { waiting: shared.arriving + shared.stats.waiting, ..shared.stats }
+        let Admissions { over_context, over_memory, queue_full, .. } = shared.refused;
+        let admissions = Admissions { over_context, over_memory, queue_full, ..shared.stats.admissions };
+        Stats { waiting: shared.arriving + shared.stats.waiting, admissions, ..shared.stats }
     }
 }
 

@@ -7,7 +7,7 @@ use lichen_memory::{Effects, Level, Request, Rung, Yields};
 use lichen_sched::Work;
 
 /// Pages of a running sequence that are never stored coarsely: the first, the newest full one and the open one.
-const OPEN_PAGES: usize = 3;
+pub const FINE_PAGES: usize = 3;
 
 impl Worker<'_> {
     pub(crate) fn effects(&self) -> Effects {
@@ -54,15 +54,39 @@ impl Worker<'_> {
         }
     }
 
-    /// Bytes that running sequences can't do without: everything at the smallest precision but for what stays open.
-    fn promised(&self) -> u64 {
-        let (small, open) = (self.page_bytes(self.floor()), self.page_bytes(self.open()));
-        let page = self.executor.page_tokens();
+    /// Bytes that running sequences were promised, or have come to need.
+    pub(crate) fn promised(&self) -> u64 {
+        let Some(member) = self.account.member() else { return 0 };
         let of = |id: u64| {
-            let pages = (self.sequences[&id].tokens().len() + 1).div_ceil(page);
-            pages as u64 * small + OPEN_PAGES.min(pages) as u64 * open.saturating_sub(small)
+            let sequence = &self.sequences[&id];
+            let tokens = sequence.promised.max(sequence.tokens().len() + 1);
+            member.model.turn_bytes(tokens as u64, 0, 0)
         };
         self.scheduler.running().map(of).sum()
+    }
+
+    /// Parks even the last sequence that runs if it doesn't fit any more: [`Rung::ParkLast`]. It doesn't wait to be
+    /// asked, since its next page would be one too many. [`Worker::begin`] lets it come back as soon as it fits.
+    pub(crate) fn park_last(&mut self) {
+        if !self.outgrown() {
+            return;
+        }
+        let freed = self.park_one();
+        self.settle(0);
+        if let Some(member) = self.account.member() {
+            member.report(Relief { request: Request { rung: Rung::ParkLast, bytes: freed }, freed });
+        }
+    }
+
+    /// Only one sequence runs, and it doesn't fit any more even if all its pages that can be are at the smallest
+    /// precision.
+    fn outgrown(&self) -> bool {
+        let (Some(member), mut running) = (self.account.member(), self.scheduler.running()) else {
+            return false;
+        };
+        let (Some(id), None) = (running.next(), running.next()) else { return false };
+        let tokens = self.sequences[&id].tokens().len() + 1;
+        member.model.turn_bytes(tokens as u64, 0, 0) > self.account.most_active()
     }
 
     /// Pages that could be made if everything gave way that can.
@@ -75,7 +99,7 @@ impl Worker<'_> {
         let (small, open) = (self.page_bytes(self.floor()), self.page_bytes(self.open()));
         let active = (self.executor.pages() - self.cache.pages(&*self.executor)) as u64;
         let chunk = self.limits().prefill_tokens.div_ceil(self.executor.page_tokens());
-        let open_pages = self.scheduler.running().count() * OPEN_PAGES + chunk;
+        let open_pages = self.scheduler.running().count() * FINE_PAGES + chunk;
         let floor = active * small + open_pages as u64 * open.saturating_sub(small);
         let room = self.account.ceiling().saturating_sub(floor) / small.max(1);
         pages.min(usize::try_from(room).unwrap_or(usize::MAX))
@@ -167,7 +191,9 @@ impl Worker<'_> {
                 .requantise_active
                 .map_or(0, |to| self.requantise_active(self.at_most(precision(to)), request.bytes)),
             Rung::EvictCold if effects.evict_cold => self.cache.evict(&mut *self.executor, request.bytes),
-            Rung::ParkNewest | Rung::OneSlot if effects.park => self.park_one(),
+            Rung::ParkNewest | Rung::OneSlot if effects.park && self.scheduler.running().count() > 1 => {
+                self.park_one()
+            }
             _ => 0,
         };
         self.settle(0);
@@ -191,6 +217,7 @@ impl Worker<'_> {
     /// Tells the governor what each rung could free.
     pub(crate) fn offer(&self) {
         let Some(member) = self.account.member() else { return };
+        member.note_oldest(self.scheduler.running().filter_map(|id| self.sequences[&id].begun()).min());
         if self.account.level() == Level::Normal {
             return;
         }
@@ -206,7 +233,7 @@ impl Worker<'_> {
             let small = self.page_bytes(self.at_most(precision(to)));
             let sealed = |id: u64| {
                 let pages = self.executor.sequence_pages(id);
-                let inner = pages.len().saturating_sub(OPEN_PAGES);
+                let inner = pages.len().saturating_sub(FINE_PAGES);
                 let surplus = |page| self.executor.page_size(page).saturating_sub(small);
                 pages.into_iter().skip(1).take(inner).map(surplus).sum::<u64>()
             };
@@ -229,11 +256,5 @@ impl Worker<'_> {
             end.div_ceil(page) - work.past.div_ceil(page) + usize::from(!work.past.is_multiple_of(page))
         };
         work.iter().map(pages).sum()
-    }
-
-    /// Bytes that a sequence of so many tokens is promised when it begins.
-    pub(crate) fn promise(&self, tokens: usize) -> u64 {
-        let pages = (tokens + 1).div_ceil(self.executor.page_tokens());
-        pages as u64 * self.page_bytes(self.floor())
     }
 }

@@ -35,10 +35,18 @@ pub(crate) struct Sequence<'t> {
     /// The guesses that the next step verifies.
     pub(crate) drafts: Vec<u32>,
     pub(crate) session: Option<u64>,
+    /// Tokens that it was promised memory for when it last began.
+    pub(crate) promised: usize,
+    /// It is counted among those that had to wait.
+    queued: bool,
+    /// It knows that it waits for others.
+    told: bool,
     /// Prompt, then answer.
     tokens: Vec<u32>,
     prompt_tokens: usize,
     most_tokens: usize,
+    /// The request says how long the answer may be.
+    bounded: bool,
     task: Task,
     ignore_end: bool,
     sink: Sink,
@@ -75,8 +83,12 @@ impl<'t> Sequence<'t> {
             past: 0,
             drafts: Vec::new(),
             session: request.session,
+            promised: 0,
+            queued: false,
+            told: false,
             prompt_tokens: tokens.len(),
             most_tokens: tokens.len() + request.max_tokens.unwrap_or(room).min(room),
+            bounded: request.max_tokens.is_some() || request.task != Task::Generate,
             tokens,
             task: request.task,
             ignore_end: request.ignore_end,
@@ -127,12 +139,56 @@ impl<'t> Sequence<'t> {
         self.cancelled.load(Ordering::Acquire)
     }
 
+    /// Tokens that memory is needed for: all there can be, or so many more than there are if the request doesn't say.
+    pub(crate) fn reserve(&self, answer: usize) -> usize {
+        let more = if self.bounded { usize::MAX } else { answer.max(1) };
+        self.tokens.len().saturating_add(more).min(self.most_tokens).max(self.tokens.len())
+    }
+
+    /// Its next token has no promise.
+    pub(crate) fn outgrows_promise(&self) -> bool {
+        self.tokens.len() >= self.promised && self.tokens.len() < self.most_tokens
+    }
+
+    /// It has not begun.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.begun.is_none()
+    }
+
+    /// It begins without having waited.
+    pub(crate) fn is_new(&self) -> bool {
+        self.begun.is_none() && !self.queued
+    }
+
+    /// When it began, if it has.
+    pub(crate) fn begun(&self) -> Option<Instant> {
+        self.begun
+    }
+
+    /// How long ago it came.
+    pub(crate) fn waited(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.submitted)
+    }
+
+    /// Counts it among those that had to wait; false if it is already.
+    pub(crate) fn note_queued(&mut self) -> bool {
+        !std::mem::replace(&mut self.queued, true)
+    }
+
+    /// Tells the asker, once, that others have to end first.
+    pub(crate) fn tell_waiting(&mut self) {
+        if !std::mem::replace(&mut self.told, true) {
+            self.report(Event::Waiting);
+        }
+    }
+
     /// Begins or goes on with `cached` tokens whose state exists.
     pub(crate) fn begin(&mut self, cached: usize) {
         self.past = cached;
         if self.begun.is_none() {
             self.begun = Some(Instant::now());
             self.usage.cached_tokens = cached;
+            self.report(Event::Prefill { done: cached, total: self.prompt_tokens });
         }
     }
 

@@ -14,12 +14,14 @@ use lichen_sched::{Arrival, Limits, Progress, Scheduler, State, Step, Work};
 use lichen_text::Tokenizer;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Steps with prompts in them may take this multiple of a step without, for those who wait for their next token.
 const LATENCY_FACTOR: f64 = 1.7;
+/// Where memory is short for all who are there, it is looked at again after this time.
+const STALL: Duration = Duration::from_millis(5);
 /// Guessing is for when few decode: a full batch has better uses for its rows.
 const MOST_GUESSING: usize = 2;
 
@@ -48,9 +50,13 @@ pub(crate) struct Worker<'t> {
     pub(crate) sequences: BTreeMap<u64, Sequence<'t>>,
     start: Instant,
     next_id: u64,
-    totals: Stats,
+    pub(crate) totals: Stats,
     /// Sequences that this step has completed.
     over: Vec<u64>,
+    /// Who would begin next waits for memory.
+    pub(crate) held: bool,
+    /// There are sequences and none of them could run.
+    stalled: bool,
     open: bool,
 }
 
@@ -81,6 +87,8 @@ impl<'t> Worker<'t> {
             next_id: 0,
             totals: Stats::default(),
             over: Vec::new(),
+            held: false,
+            stalled: false,
             open: true,
         }
     }
@@ -102,7 +110,7 @@ impl<'t> Worker<'t> {
         }
     }
 
-    fn now(&self) -> Duration {
+    pub(crate) fn now(&self) -> Duration {
         self.start.elapsed()
     }
 
@@ -111,6 +119,11 @@ impl<'t> Worker<'t> {
         loop {
             let command = if self.scheduler.is_empty() {
                 self.incoming.recv().map_err(|_| TryRecvError::Disconnected)
+            } else if std::mem::take(&mut self.stalled) {
+                self.incoming.recv_timeout(STALL).map_err(|error| match error {
+                    RecvTimeoutError::Timeout => TryRecvError::Empty,
+                    RecvTimeoutError::Disconnected => TryRecvError::Disconnected,
+                })
             } else {
                 self.incoming.try_recv()
             };
@@ -151,33 +164,14 @@ impl<'t> Worker<'t> {
         shared.stats.waiting += 1;
     }
 
-    fn end_cancelled(&mut self) {
-        let cancelled = self.sequences.iter().filter(|(_, sequence)| sequence.is_cancelled());
-        for id in cancelled.map(|(&id, _)| id).collect::<Vec<_>>() {
-            if let Some(sequence) = self.sequences.get_mut(&id) {
-                sequence.finish(FinishReason::Cancelled);
-            }
-            self.remove(id);
-        }
-    }
-
-    fn end_expired(&mut self) {
-        for id in self.scheduler.expire(self.now()) {
-            if let Some(sequence) = self.sequences.get_mut(&id) {
-                sequence.expire();
-            }
-            self.remove(id);
-        }
-    }
-
     /// Ends a sequence; what it has computed stays in the cache.
-    fn remove(&mut self, id: u64) {
+    pub(crate) fn remove(&mut self, id: u64) {
         self.keep(id);
         self.forget(id);
     }
 
     /// Ends a sequence and its state.
-    fn forget(&mut self, id: u64) {
+    pub(crate) fn forget(&mut self, id: u64) {
         self.scheduler.remove(self.now(), id);
         self.executor.drop_sequence(id);
         self.sequences.remove(&id);
@@ -202,34 +196,14 @@ impl<'t> Worker<'t> {
         self.config.kv_pages.max(least)
     }
 
-    /// Lets waiting sequences begin and paused ones come back, while there is room.
-    fn begin(&mut self) {
-        loop {
-            let Some(id) = self.scheduler.candidate(self.now(), self.room()) else { return };
-            let alone = self.scheduler.running().next().is_none();
-            if !alone && !self.account.can_promise(self.promise(self.sequences[&id].tokens().len())) {
-                return;
-            }
-            let sequence = self.sequences.get_mut(&id).expect("the scheduler knows living sequences");
-            let cached = match sequence.pooling() {
-                Some(_) => 0,
-                None => {
-                    let tokens = &sequence.tokens()[..sequence.tokens().len() - 1];
-                    self.cache.adopt(&mut *self.executor, id, tokens)
-                }
-            };
-            self.totals.reused_tokens += cached as u64;
-            sequence.begin(cached);
-            self.scheduler.begin(id, cached);
-            self.settle(0);
-        }
-    }
-
     fn step(&mut self) {
+        self.extend();
+        self.park_last();
         self.guess();
         let Step { pause, work } = self.scheduler.plan(self.room());
         self.pause(pause);
         if work.is_empty() {
+            self.stalled = self.scheduler.running().next().is_none();
             return;
         }
         self.make_room(self.needed(&work));

@@ -4,7 +4,7 @@
 
 use lichen_backend::{Executor, ExecutorError};
 use lichen_engine::{Engine, EngineConfig};
-use lichen_generate::{Event, FinishReason, Generate, GenerateError, Request, Sampling, Ticket};
+use lichen_generate::{Event, FinishReason, Generate, GenerateError, Request, Sampling, Ticket, TurnSize};
 use lichen_op::Batch;
 use lichen_text::{TokenKind, Tokenizer, Vocabulary, VocabularyModel};
 use std::collections::HashMap;
@@ -101,7 +101,7 @@ fn answer(events: &Receiver<Event>) -> (String, Result<(FinishReason, usize), Ge
     let mut text = String::new();
     loop {
         match events.recv_timeout(Duration::from_secs(20)).unwrap() {
-            Event::Prefill { .. } | Event::Embedding(_) => {}
+            Event::Waiting | Event::Prefill { .. } | Event::Embedding(_) => {}
             Event::Text { text: more, .. } => text.push_str(&more),
             Event::Finished { reason, usage } => return (text, Ok((reason, usage.completion_tokens))),
             Event::Failed(error) => return (text, Err(error)),
@@ -165,13 +165,8 @@ fn what_cannot_be_served_is_refused_by_name() {
     let refused = |request| engine.submit(request, Box::new(|_| ())).unwrap_err();
     assert!(refused(greedy(&[], None, &[])).to_string().starts_with("prompt: it has no tokens"));
     assert!(refused(greedy(&[99], None, &[])).to_string().contains("token 99"));
-    let long = GenerateError::ContextOverBudget {
-        prompt_tokens: 2,
-        requested_tokens: 7,
-        context_cap: 8,
-        kv_bytes_per_token: 0,
-    };
-    assert_eq!(refused(greedy(&[1, 2], Some(7), &[])), long);
+    let size = TurnSize { prompt_tokens: 2, requested_tokens: 7, context_cap: 8, ..TurnSize::default() };
+    assert_eq!(refused(greedy(&[1, 2], Some(7), &[])), GenerateError::ContextOverBudget(Box::new(size)));
 }
 
 #[test]

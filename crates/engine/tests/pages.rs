@@ -208,7 +208,7 @@ fn answer(events: &Receiver<Event>) -> Result<Answer, GenerateError> {
     let mut answer = Answer::default();
     loop {
         match events.recv_timeout(Duration::from_secs(20)).unwrap() {
-            Event::Prefill { .. } => {}
+            Event::Waiting | Event::Prefill { .. } => {}
             Event::Text { text, logprobs } => {
                 answer.text.push_str(&text);
                 answer.logprobs.extend(logprobs);

@@ -53,6 +53,8 @@ pub struct TokenLogprob {
 /// What a generation reports, in order: progress, then text, then exactly one `Finished` or `Failed`.
 #[derive(Debug, Clone)]
 pub enum Event {
+    /// It waits until others have ended; nothing but its own deadline ends that.
+    Waiting,
     /// Prompt tokens processed so far, of all.
     Prefill {
         /// Tokens done.

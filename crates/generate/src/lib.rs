@@ -7,10 +7,10 @@ mod event;
 mod request;
 mod stats;
 
-pub use error::{Fault, GenerateError};
+pub use error::{Fault, GenerateError, TurnMemory, TurnSize};
 pub use event::{Event, FinishReason, TokenLogprob, Usage};
 pub use request::{Constraint, Pooling, Request, Sampling, Task, Thinking};
-pub use stats::Stats;
+pub use stats::{Admissions, Stats};
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -72,12 +72,8 @@ mod tests {
 
     #[test]
     fn an_overlong_prompt_is_the_clients_fault() {
-        let error = GenerateError::ContextOverBudget {
-            prompt_tokens: 9,
-            requested_tokens: 1,
-            context_cap: 8,
-            kv_bytes_per_token: 4,
-        };
+        let size = TurnSize { prompt_tokens: 9, requested_tokens: 1, context_cap: 8, ..TurnSize::default() };
+        let error = GenerateError::ContextOverBudget(Box::new(size));
         assert_eq!(error.fault(), Fault::Client);
         assert!(!error.retryable());
         assert!(error.to_string().contains("maximum context length is 8 tokens"));

@@ -35,4 +35,25 @@ pub struct Stats {
     pub steps: u64,
     /// Seconds until a request that comes now is likely begun.
     pub wait_seconds: f64,
+    /// What became of requests.
+    pub admissions: Admissions,
+}
+
+/// What became of requests when they came, in total.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Admissions {
+    /// Begun without a wait.
+    pub admitted: u64,
+    /// Had to wait for others to end.
+    pub queued_for_slot: u64,
+    /// Had to wait for memory.
+    pub queued_for_memory: u64,
+    /// Refused: longer than the context.
+    pub over_context: u64,
+    /// Refused: larger than memory.
+    pub over_memory: u64,
+    /// Refused: too many waited.
+    pub queue_full: u64,
+    /// Refused after a wait for memory.
+    pub timed_out: u64,
 }

@@ -1,53 +1,40 @@
 //! Whether a turn or a model fits: now, later, or never.
 
 use crate::model_bytes::{ModelBytes, Residency};
-use crate::{Budget, KvPrecision, Level, Snapshot, Source};
-
-/// A batch so small that it fits wherever anything does.
-const SMALLEST_BATCH: u64 = 32;
+use crate::{KvPrecision, Level};
 
 /// What admission knows about memory at one moment.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Standing {
     /// Bytes that are ours at best.
     pub limit: u64,
-    /// Where that comes from.
-    pub source: Source,
     /// Bytes that are ours now.
     pub ceiling: u64,
     /// Bytes kept free.
     pub margin: u64,
     /// Bytes committed now; caches and whatever else can be revoked are none.
     pub committed: u64,
-    /// Bytes that stay when every sequence and every other idle model is gone: the process, emergency, pinned
-    /// models. The model that is asked about isn't among them.
+    /// Bytes that stay whatever ends. For a turn: all that is no KV, its own model included. For a load: what stays
+    /// when every model is gone.
     pub permanent: u64,
     /// How short memory is.
     pub level: Level,
 }
 
 impl Standing {
-    /// What a budget and the ledger say, beside the bytes that are permanent.
-    pub fn new(budget: &Budget, account: &Snapshot, permanent: u64, level: Level) -> Self {
-        Self {
-            limit: budget.limit,
-            source: budget.source.clone(),
-            ceiling: budget.ceiling,
-            margin: budget.margin,
-            committed: account.promised(),
-            permanent,
-            level,
-        }
-    }
-
     /// Bytes that can be promised now.
-    fn available(&self) -> u64 {
-        self.ceiling.min(self.limit).saturating_sub(self.margin).saturating_sub(self.committed)
+    pub fn available(&self) -> u64 {
+        self.guaranteed().saturating_sub(self.committed)
     }
 
-    /// Bytes that could be promised at best, beside so many of the model's own.
-    fn alone(&self, own: u64) -> u64 {
-        self.limit.saturating_sub(self.margin).saturating_sub(self.permanent).saturating_sub(own)
+    /// Bytes that could be promised if nothing else ran and nobody else took memory.
+    pub fn alone(&self) -> u64 {
+        self.limit.saturating_sub(self.margin).saturating_sub(self.permanent)
+    }
+
+    /// Bytes that may be committed now, to all.
+    fn guaranteed(&self) -> u64 {
+        self.ceiling.min(self.limit).saturating_sub(self.margin)
     }
 }
 
@@ -83,7 +70,7 @@ pub enum TurnVerdict {
         /// The most tokens it answers.
         max_tokens: u64,
     },
-    /// It fits, but not now: after others have ended, or alone with the smallest scratch.
+    /// It fits, but not now: after others have ended.
     Queue {
         /// Bytes it needs.
         need: u64,
@@ -93,18 +80,17 @@ pub enum TurnVerdict {
         for_slot: bool,
     },
     /// It fits not even alone.
-    Refuse(ContextOverBudget),
+    Refuse(Box<TurnOverBudget>),
 }
 
 /// A turn that fits not even alone, with what would fit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a prompt of {prompt_tokens} tokens with {requested_tokens} tokens to answer needs {kv_bytes_needed} \
-     bytes of KV; {kv_bytes_budget} bytes and {context_cap} tokens are the most there is here \
-     ({source_of_limit}); a prompt of {max_prompt_tokens_alone} tokens would fit, and of \
-     {max_prompt_tokens_now} now"
+     bytes of KV; {kv_bytes_alone} bytes and {context_cap} tokens are the most there is here; a prompt of \
+     {max_prompt_tokens_alone} tokens would fit, and of {max_prompt_tokens_now} now"
 )]
-pub struct ContextOverBudget {
+pub struct TurnOverBudget {
     /// Tokens of the prompt.
     pub prompt_tokens: u64,
     /// The most tokens to answer.
@@ -120,19 +106,26 @@ pub struct ContextOverBudget {
     /// Bytes needed.
     pub kv_bytes_needed: u64,
     /// Bytes that could be promised if nothing else ran.
-    pub kv_bytes_budget: u64,
+    pub kv_bytes_alone: u64,
     /// Bytes that can be promised now.
     pub kv_bytes_available: u64,
     /// The longest prompt, with as much to answer, that would be admitted now; 0 if none.
     pub max_prompt_tokens_now: u64,
     /// The longest prompt, with as much to answer, that would be admitted if nothing else ran; 0 if none.
     pub max_prompt_tokens_alone: u64,
+    /// The longest answer to this prompt that would be admitted if nothing else ran; 0 if none.
+    pub max_answer_tokens_alone: u64,
     /// The limit in bytes.
     pub limit_bytes: u64,
-    /// Where the limit comes from.
-    pub source_of_limit: Source,
     /// How short memory is.
     pub level: Level,
+}
+
+impl TurnOverBudget {
+    /// Whether it is too long for the context; otherwise it is too large for the memory.
+    pub fn exceeds_context(&self) -> bool {
+        self.prompt_tokens.saturating_add(self.requested_tokens) > self.context_cap
+    }
 }
 
 /// What becomes of a load.
@@ -160,7 +153,7 @@ pub enum LoadVerdict {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the model needs {need_bytes} bytes with a context of {context} tokens, and {available_bytes} of \
-     {limit_bytes} ({source_of_limit}) are the most it can have; a context of {max_context} tokens would fit"
+     {limit_bytes} are the most it can have; a context of {max_context} tokens would fit"
 )]
 pub struct ModelOverBudget {
     /// Bytes needed.
@@ -169,8 +162,6 @@ pub struct ModelOverBudget {
     pub available_bytes: u64,
     /// The limit in bytes.
     pub limit_bytes: u64,
-    /// Where the limit comes from.
-    pub source_of_limit: Source,
     /// Tokens of context that were asked for.
     pub context: u64,
     /// The longest context with which it would be admitted if nothing else ran; 0 if none.
@@ -179,13 +170,11 @@ pub struct ModelOverBudget {
 
 /// Decides about a turn.
 pub fn admit_turn(model: &ModelBytes, turn: Turn, slots: Slots, standing: &Standing) -> TurnVerdict {
-    let left = model.context_cap.saturating_sub(turn.prompt_tokens);
-    let max_tokens = turn.max_tokens.unwrap_or(turn.default_tokens.min(left));
+    let max_tokens = turn.answer(model, turn.prompt_tokens);
     let need = model.turn_bytes(turn.prompt_tokens, turn.shared_tokens, max_tokens);
-    let available = standing.available();
-    let alone = standing.alone(model.stationary(SMALLEST_BATCH, Residency::Resident));
-    if left == 0 || max_tokens > left || need > alone {
-        return TurnVerdict::Refuse(refusal(model, turn, (max_tokens, need), slots, standing));
+    let (available, alone) = (standing.available(), standing.alone());
+    if turn.prompt_tokens.saturating_add(max_tokens) > model.context_cap || need > alone {
+        return TurnVerdict::Refuse(Box::new(refusal(model, turn, (max_tokens, need), slots, standing)));
     }
     let for_slot = slots.running >= slots.target;
     if for_slot || need > available {
@@ -194,17 +183,26 @@ pub fn admit_turn(model: &ModelBytes, turn: Turn, slots: Slots, standing: &Stand
     TurnVerdict::Admit { reserve: need, max_tokens }
 }
 
+impl Turn {
+    /// The most tokens to answer a prompt of so many tokens; at least one where the request doesn't say.
+    fn answer(&self, model: &ModelBytes, prompt: u64) -> u64 {
+        let left = model.context_cap.saturating_sub(prompt);
+        self.max_tokens.unwrap_or(self.default_tokens.min(left).max(1))
+    }
+}
+
 fn refusal(
     model: &ModelBytes,
     turn: Turn,
     (requested_tokens, kv_bytes_needed): (u64, u64),
     slots: Slots,
     standing: &Standing,
-) -> ContextOverBudget {
-    let available = standing.available();
-    let alone = standing.alone(model.stationary(SMALLEST_BATCH, Residency::Resident));
+) -> TurnOverBudget {
+    let (available, alone) = (standing.available(), standing.alone());
     let now = if slots.running < slots.target { available.min(alone) } else { 0 };
-    ContextOverBudget {
+    let left = model.context_cap.saturating_sub(turn.prompt_tokens);
+    let fits = |answer| model.turn_bytes(turn.prompt_tokens, turn.shared_tokens, answer) <= alone;
+    TurnOverBudget {
         prompt_tokens: turn.prompt_tokens,
         requested_tokens,
         context_cap: model.context_cap,
@@ -212,24 +210,20 @@ fn refusal(
         kv_bytes_per_token_floor: model.bytes_per_token(model.floor),
         floor: model.floor,
         kv_bytes_needed,
-        kv_bytes_budget: alone,
+        kv_bytes_alone: alone,
         kv_bytes_available: available,
         max_prompt_tokens_now: longest_prompt(model, turn, now),
         max_prompt_tokens_alone: longest_prompt(model, turn, alone),
+        max_answer_tokens_alone: largest(left, fits),
         limit_bytes: standing.limit,
-        source_of_limit: standing.source.clone(),
         level: standing.level,
     }
 }
 
 /// The longest prompt without shared tokens whose turn needs at most so many bytes.
 fn longest_prompt(model: &ModelBytes, turn: Turn, bytes: u64) -> u64 {
-    // One token less than the context, at most, since there must be one to answer.
-    let most = model.context_cap.saturating_sub(turn.max_tokens.unwrap_or(1).max(1));
-    largest(most, |prompt| {
-        let answer = turn.max_tokens.unwrap_or(turn.default_tokens.min(model.context_cap - prompt));
-        model.turn_bytes(prompt, 0, answer) <= bytes
-    })
+    let most = model.context_cap.saturating_sub(turn.max_tokens.unwrap_or(1));
+    largest(most, |prompt| model.turn_bytes(prompt, 0, turn.answer(model, prompt)) <= bytes)
 }
 
 /// The largest number from 1 to `most` for which `fits` holds; 0 if none. What fits must fit if it is
@@ -253,25 +247,32 @@ pub fn admit_load(
     (floors, idle): (u64, u64),
     standing: &Standing,
 ) -> LoadVerdict {
-    let reserve = model.stationary(SMALLEST_BATCH, residency);
-    let need = reserve.saturating_add(model.turn_bytes(context, 0, 0));
-    let alone = standing.alone(0);
+    let reserve = model.stationary(residency);
+    let need = model.with_context(residency, context);
+    let alone = standing.alone();
     if need > alone || context > model.context_cap {
-        let fits = |context| reserve.saturating_add(model.turn_bytes(context, 0, 0)) <= alone;
         return LoadVerdict::Refuse(ModelOverBudget {
             need_bytes: need,
             available_bytes: alone,
             limit_bytes: standing.limit,
-            source_of_limit: standing.source.clone(),
             context,
-            max_context: largest(model.context_cap, fits),
+            max_context: longest_context(model, residency, alone),
         });
     }
-    let guaranteed = standing.ceiling.min(standing.limit).saturating_sub(standing.margin);
-    let room = guaranteed.saturating_sub(standing.permanent).saturating_sub(floors);
-    let available = standing.available().min(room);
+    let available = load_room(floors, standing);
     if need <= available && standing.level < Level::Critical {
         return LoadVerdict::Admit { reserve };
     }
     LoadVerdict::Queue { need, available, unload: (need - need.min(available)).min(idle) }
+}
+
+/// Bytes that a load could have now beside the floors of the loaded models.
+pub fn load_room(floors: u64, standing: &Standing) -> u64 {
+    let room = standing.guaranteed().saturating_sub(standing.permanent).saturating_sub(floors);
+    standing.available().min(room)
+}
+
+/// The longest context with which a model needs at most so many bytes; 0 if none.
+pub fn longest_context(model: &ModelBytes, residency: Residency, bytes: u64) -> u64 {
+    largest(model.context_cap, |context| model.with_context(residency, context) <= bytes)
 }

@@ -52,6 +52,30 @@ pub struct Snapshot {
     pub largest: Vec<(Owner, u64)>,
 }
 
+/// The sums of the account at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Totals {
+    /// The limit in bytes.
+    pub limit: u64,
+    /// Of these, bytes kept free.
+    pub margin: u64,
+    /// Bytes that are committed.
+    pub promised: u64,
+    /// Of these, bytes of KV.
+    pub kv_promised: u64,
+    /// Bytes with memory behind them.
+    pub mapped: u64,
+    /// Bytes that don't depend on the requests.
+    pub stationary: u64,
+}
+
+impl Totals {
+    /// Bytes within reach.
+    pub fn within(&self, reach: Reach) -> u64 {
+        reach.of(self.limit, self.margin)
+    }
+}
+
 /// There is no room for a reservation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -88,6 +112,10 @@ pub(crate) struct Account {
     entries: BTreeMap<(Owner, Class), Bytes>,
     promised: u64,
     mapped: u64,
+    /// Reserved bytes of [`Class::KvFloor`].
+    kv_promised: u64,
+    /// Reserved bytes of the classes that don't depend on the requests.
+    stationary: u64,
 }
 
 /// How a reservation changes the two sums.
@@ -100,7 +128,15 @@ pub(crate) struct Charge {
 impl Ledger {
     /// An empty account.
     pub fn new(domain: Domain, limit: Limit) -> Self {
-        let account = Account { domain, limit, entries: BTreeMap::new(), promised: 0, mapped: 0 };
+        let account = Account {
+            domain,
+            limit,
+            entries: BTreeMap::new(),
+            promised: 0,
+            mapped: 0,
+            kv_promised: 0,
+            stationary: 0,
+        };
         Self { account: Arc::new(Mutex::new(account)) }
     }
 
@@ -132,6 +168,19 @@ impl Ledger {
         let mut reservation = Reservation::empty(self.clone(), owner.clone(), class);
         reservation.grow_within(bytes, reach)?;
         Ok(reservation)
+    }
+
+    /// The sums now. Cheap, and allocates nothing.
+    pub fn totals(&self) -> Totals {
+        let account = self.lock();
+        Totals {
+            limit: account.limit.bytes,
+            margin: account.limit.margin,
+            promised: account.promised,
+            kv_promised: account.kv_promised,
+            mapped: account.mapped,
+            stationary: account.stationary,
+        }
     }
 
     /// The account now.
@@ -194,11 +243,18 @@ impl Account {
         self.promised = self.promised - gone.promised + come.promised;
         self.mapped = self.mapped - gone.mapped + come.mapped;
         for (class, gone, come) in [(old.0, old.1, Bytes::default()), (new.0, Bytes::default(), new.1)] {
+            if !class.is_dynamic() {
+                self.stationary = self.stationary - gone.reserved + come.reserved;
+            } else if class == Class::KvFloor {
+                self.kv_promised = self.kv_promised - gone.reserved + come.reserved;
+            }
+            let entry = self.entries.entry((owner.clone(), class)).or_default();
+            *entry = entry.less(gone).plus(come);
+        }
+        for class in [old.0, new.0] {
             let key = (owner.clone(), class);
-            let held = self.entries.remove(&key).unwrap_or_default();
-            let left = held.less(gone).plus(come);
-            if left != Bytes::default() {
-                self.entries.insert(key, left);
+            if self.entries.get(&key) == Some(&Bytes::default()) {
+                self.entries.remove(&key);
             }
         }
     }

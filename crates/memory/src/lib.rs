@@ -23,15 +23,15 @@ mod signals;
 mod thresholds;
 
 pub use admission::{
-    ContextOverBudget, LoadVerdict, ModelOverBudget, Slots, Standing, Turn, TurnVerdict, admit_load,
-    admit_turn,
+    LoadVerdict, ModelOverBudget, Slots, Standing, Turn, TurnOverBudget, TurnVerdict, admit_load, admit_turn,
+    load_room, longest_context,
 };
 pub use class::{Class, Domain, Owner};
 pub use escalation::{Escalation, Request, Yields};
 pub use ladder::{Cause, Ladder, Level, Transition};
-pub use ledger::{Bytes, Ledger, OverBudget, Snapshot};
+pub use ledger::{Bytes, Ledger, OverBudget, Snapshot, Totals};
 pub use limit::{Budget, Limit, Reach, UnknownSize, headroom, margin, static_limit};
-pub use model_bytes::{KvLayer, ModelBytes, Residency};
+pub use model_bytes::{ModelBytes, Residency};
 pub use plan::{Change, Concurrency, Effects, KvPrecision, PrefillWindow, Rung, changes, in_force};
 pub use reservation::Reservation;
 pub use sample::{Group, Origin, Refaults, Sample, Source, Stall};

@@ -30,9 +30,16 @@ pub enum Reach {
 impl Limit {
     /// Bytes within reach.
     pub fn within(&self, reach: Reach) -> u64 {
-        match reach {
-            Reach::Budget => self.bytes.saturating_sub(self.margin),
-            Reach::Margin => self.bytes.saturating_sub(self.margin / 2),
+        reach.of(self.bytes, self.margin)
+    }
+}
+
+impl Reach {
+    /// Of a limit and its margin, the bytes within reach.
+    pub(crate) fn of(self, bytes: u64, margin: u64) -> u64 {
+        match self {
+            Self::Budget => bytes.saturating_sub(margin),
+            Self::Margin => bytes.saturating_sub(margin / 2),
         }
     }
 }

@@ -14,96 +14,72 @@ pub enum Residency {
     Streamed,
 }
 
-/// KV of one layer with attention.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KvLayer {
-    /// Bytes of keys and values for one token, by precision in the order of [`KvPrecision::ALL`].
-    pub per_token: [u64; 4],
-    /// How many tokens back it looks, if not all.
-    pub window: Option<u64>,
-}
-
 /// What a model needs, in bytes.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ModelBytes {
-    /// Layers with attention.
-    pub layers: Vec<KvLayer>,
+    /// One page of KV over all layers, by precision in the order of [`KvPrecision::ALL`].
+    pub page: [u64; 4],
     /// Tokens of one page of KV.
     pub page_tokens: u64,
+    /// Pages of a running sequence that can't be requantised: those at its ends.
+    pub fine_pages: u64,
     /// The precision of promises.
     pub floor: KvPrecision,
     /// The most tokens of prompt and answer together.
     pub context_cap: u64,
-    /// Tokens of one prefill batch.
-    pub batch: u64,
-    /// Activations for one token of a batch.
-    pub scratch_per_token: u64,
-    /// Logits of one token.
-    pub logits_row: u64,
+    /// Activations and logits of the largest step.
+    pub scratch: u64,
     /// Weights in clean pages of a mapped file.
     pub weights_mapped: u64,
     /// Weights in memory of our own.
     pub weights_anonymous: u64,
-    /// Recurrent state of one sequence, with the checkpoints that a running one must have.
-    pub state: u64,
-    /// Buffers for input and output of one sequence.
-    pub buffers: u64,
-}
-
-impl KvLayer {
-    fn bytes(&self, precision: KvPrecision) -> u64 {
-        self.per_token[precision as usize]
-    }
 }
 
 impl ModelBytes {
-    /// Bytes of KV for one more token, as long as no window is full.
+    /// Bytes of KV for one more token, rounded up.
     pub fn bytes_per_token(&self, precision: KvPrecision) -> u64 {
-        self.sum(|layer| layer.bytes(precision))
+        self.page_bytes(precision).div_ceil(self.page_tokens.max(1))
     }
 
-    /// Bytes of KV for a sequence of so many tokens, in whole pages. A layer with a window keeps that and one
-    /// batch.
+    /// Bytes of KV for a sequence of so many tokens, in whole pages.
     pub fn kv_bytes(&self, tokens: u64, precision: KvPrecision) -> u64 {
-        self.sum(|layer| {
-            let kept = layer.window.map_or(tokens, |window| tokens.min(window.saturating_add(self.batch)));
-            let page = self.page_tokens.max(1);
-            kept.div_ceil(page).saturating_mul(page).saturating_mul(layer.bytes(precision))
-        })
+        self.pages(tokens).saturating_mul(self.page_bytes(precision))
     }
 
-    /// Bytes that the newest page of a sequence takes beyond the precision of promises: it isn't full, so it
-    /// can't be requantised.
-    pub fn tail_bytes(&self) -> u64 {
-        let page = |precision| self.bytes_per_token(precision).saturating_mul(self.page_tokens);
-        page(KvPrecision::F16).saturating_sub(page(self.floor))
-    }
-
-    /// Bytes of activations for a batch, with so many rows of logits.
-    pub fn scratch_bytes(&self, batch: u64, rows: u64) -> u64 {
-        batch.saturating_mul(self.scratch_per_token).saturating_add(rows.saturating_mul(self.logits_row))
-    }
-
-    /// Bytes that must be promised to a turn. Of the shared tokens only whole pages count.
+    /// Bytes that must be promised to a turn: its pages at the precision of promises, and what those take beyond
+    /// it that stay open. Of the shared tokens only whole pages count.
     pub fn turn_bytes(&self, prompt: u64, shared: u64, answer: u64) -> u64 {
         let page = self.page_tokens.max(1);
         let own = prompt.saturating_sub(shared / page * page).saturating_add(answer);
-        [self.tail_bytes(), self.state, self.buffers]
-            .into_iter()
-            .fold(self.kv_bytes(own, self.floor), u64::saturating_add)
+        let surplus = self.page_bytes(KvPrecision::F16).saturating_sub(self.page_bytes(self.floor));
+        let open = self.fine_pages.min(self.pages(own)).saturating_mul(surplus);
+        self.kv_bytes(own, self.floor).saturating_add(open)
     }
 
-    /// Bytes of weights, and of scratch for a batch with one row of logits.
-    pub fn stationary(&self, batch: u64, residency: Residency) -> u64 {
+    /// Bytes of weights that must be in memory.
+    pub fn weights(&self, residency: Residency) -> u64 {
         let mapped = match residency {
             Residency::Resident => self.weights_mapped,
             Residency::Streamed => self.weights_mapped.div_ceil(STREAMED_PART),
         };
-        let scratch = self.scratch_bytes(batch.min(self.batch), 1);
-        mapped.saturating_add(self.weights_anonymous).saturating_add(scratch)
+        mapped.saturating_add(self.weights_anonymous)
     }
 
-    fn sum(&self, bytes: impl Fn(&KvLayer) -> u64) -> u64 {
-        self.layers.iter().map(bytes).fold(0, u64::saturating_add)
+    /// Bytes that stay from the load on, whatever runs: weights and scratch.
+    pub fn stationary(&self, residency: Residency) -> u64 {
+        self.weights(residency).saturating_add(self.scratch)
+    }
+
+    /// Bytes with a sequence of so many tokens: what a load must have room for.
+    pub fn with_context(&self, residency: Residency, tokens: u64) -> u64 {
+        self.stationary(residency).saturating_add(self.turn_bytes(tokens, 0, 0))
+    }
+
+    fn pages(&self, tokens: u64) -> u64 {
+        tokens.div_ceil(self.page_tokens.max(1))
+    }
+
+    fn page_bytes(&self, precision: KvPrecision) -> u64 {
+        self.page[precision as usize]
     }
 }

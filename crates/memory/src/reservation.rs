@@ -46,7 +46,11 @@ impl Reservation {
         self.grow_within(bytes, Reach::Budget)
     }
 
-    pub(crate) fn grow_within(&mut self, bytes: u64, reach: Reach) -> Result<(), OverBudget> {
+    /// Reserves more within the budget, or within the margin too.
+    ///
+    /// # Errors
+    /// If there is no room. The reservation stays as it was.
+    pub fn grow_within(&mut self, bytes: u64, reach: Reach) -> Result<(), OverBudget> {
         let mapped = if self.class == Class::KvFloor { 0 } else { bytes };
         let more = Bytes { reserved: bytes, mapped };
         let wanted = Bytes {
@@ -67,7 +71,8 @@ impl Reservation {
     /// Puts memory behind more bytes of a [`Class::KvFloor`]; everything else has it from the start. To be
     /// called before the memory is touched.
     ///
-    /// # Errors If so much isn't reserved, or if revocable bytes fill the room: the error's `need` less its
+    /// # Errors
+    /// If so much isn't reserved, or if revocable bytes fill the room: the error's `need` less its
     /// `available` is what has to be revoked first.
     pub fn map(&mut self, bytes: u64, reach: Reach) -> Result<(), OverBudget> {
         let unmapped = self.bytes.reserved - self.bytes.mapped;
@@ -116,6 +121,9 @@ impl Reservation {
 
     /// Takes on new bytes and class if there is room for what that adds.
     fn change(&mut self, class: Class, wanted: Bytes, added: Charge, reach: Reach) -> Result<(), OverBudget> {
+        if (class, wanted) == (self.class, self.bytes) {
+            return Ok(());
+        }
         let mut account = self.ledger.lock();
         account.check(&self.owner, class, added, reach)?;
         account.replace(&self.owner, (self.class, self.bytes), (class, wanted));
@@ -126,6 +134,9 @@ impl Reservation {
 
     /// Takes on fewer bytes.
     fn set(&mut self, fewer: Bytes) {
+        if fewer == self.bytes {
+            return;
+        }
         self.ledger.lock().replace(&self.owner, (self.class, self.bytes), (self.class, fewer));
         self.bytes = fewer;
     }

@@ -280,14 +280,15 @@ impl Scheduler {
         step
     }
 
-    /// Pauses who began last until at most `running` run, and names them. Their state is to be dropped.
+    /// Pauses who began last until at most `running` run, and names them; who began first only if none is to run.
+    /// Their state is to be dropped.
     pub fn park(&mut self, running: usize) -> Vec<u64> {
         let mut order: Vec<u64> = self.running().collect();
         order.sort_by_key(|id| self.sequences[id].begun);
         let mut step = Step::default();
-        while order.len() - step.pause.len() > running.max(1) {
-            let Some(youngest) = self.youngest(&order, &step) else { break };
-            step.pause.push(youngest);
+        while order.len() - step.pause.len() > running {
+            let next = self.youngest(&order, &step).or(order.first().copied());
+            step.pause.extend(next);
         }
         self.pause(&step.pause);
         step.pause

@@ -82,6 +82,17 @@ impl Answers {
         &self.exchange
     }
 
+    /// Waits until the first answer has begun, or waits for others to end: until then a refusal can still have a status.
+    ///
+    /// # Errors
+    /// It was refused instead.
+    pub(crate) async fn begun(&mut self) -> Result<(), Error> {
+        match self.choices.first_mut().map(|choice| &mut choice.progress) {
+            Some(Progress::Running(running)) => running.begun().await,
+            _ => Ok(()),
+        }
+    }
+
     /// The next step, or why there is none.
     pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Step, Error>> {
         loop {
@@ -142,7 +153,7 @@ impl Answers {
                 self.start_others(index)
             }
             // Not of a generation, or of no interest here.
-            Event::Prefill { .. } | Event::Embedding(_) | Event::Failed(_) => Ok(()),
+            Event::Waiting | Event::Prefill { .. } | Event::Embedding(_) | Event::Failed(_) => Ok(()),
         }
     }
 

@@ -96,11 +96,12 @@ pub(crate) async fn start(
 /// The answers in a dialect, at once or piece by piece.
 pub(crate) async fn answer(
     node: &Node,
-    started: Started,
+    mut started: Started,
     encoder: impl Encoder + 'static,
     streamed: bool,
 ) -> Result<Response, Error> {
     if streamed {
+        started.answers.begun().await?;
         return Ok(stream::response(started, Box::new(encoder), node.settings().keep_alive));
     }
     let (replies, usage) = started.answers.whole().await?;

@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use lichen_api::{Error, anthropic_error, anthropic_status};
+use lichen_api::{Error, TurnMemory, TurnSize, anthropic_error, anthropic_status};
 use lichen_generate::GenerateError;
 use serde_json::Value;
 
@@ -52,12 +52,12 @@ fn response(error: &Error, status: u16, body: Value) -> Response {
 /// An engine's error in the terms of the API.
 pub(crate) fn from_engine(error: GenerateError, id: &str) -> Error {
     match error {
-        GenerateError::ContextOverBudget {
-            prompt_tokens,
-            requested_tokens,
-            context_cap,
-            kv_bytes_per_token,
-        } => Error::ContextOverBudget { prompt_tokens, requested_tokens, context_cap, kv_bytes_per_token },
+        GenerateError::ContextOverBudget(size) => Error::ContextOverBudget(Box::new(turn_size(*size))),
+        GenerateError::MemoryImpossible(size) => Error::TurnImpossible(Box::new(turn_size(*size))),
+        GenerateError::MemoryOverBudget { need_bytes, available_bytes, level, largest, waited, estimate } => {
+            let (waited, estimate) = (waited.as_secs(), estimate.as_secs_f64().ceil() as u64);
+            Error::TurnOverMemory { need_bytes, available_bytes, level, largest, waited, estimate }
+        }
         GenerateError::Invalid { param, reason } => Error::invalid(param, reason),
         GenerateError::QueueFull { queued, limit, estimate } => {
             Error::QueueFull { queued, limit, estimate: estimate.as_secs_f64().ceil() as u64 }
@@ -66,6 +66,28 @@ pub(crate) fn from_engine(error: GenerateError, id: &str) -> Error {
         GenerateError::Constraint(reason) => Error::invalid("grammar", reason),
         GenerateError::Engine(reason) => fault(reason, id),
         other => fault(other.to_string(), id),
+    }
+}
+
+fn turn_size(size: lichen_generate::TurnSize) -> TurnSize {
+    TurnSize {
+        prompt_tokens: size.prompt_tokens,
+        requested_tokens: size.requested_tokens,
+        context_cap: size.context_cap,
+        kv_bytes_per_token: size.kv_bytes_per_token,
+        memory: size.memory.map(|memory| TurnMemory {
+            kv_bytes_needed: memory.kv_bytes_needed,
+            kv_bytes_available: memory.kv_bytes_available,
+            kv_bytes_alone: memory.kv_bytes_alone,
+            kv_bytes_per_token_floor: memory.kv_bytes_per_token_floor,
+            floor: memory.floor,
+            max_prompt_tokens_now: memory.max_prompt_tokens_now,
+            max_prompt_tokens_alone: memory.max_prompt_tokens_alone,
+            max_requested_tokens_alone: memory.max_requested_tokens_alone,
+            limit_bytes: memory.limit_bytes,
+            limit_source: memory.limit_source,
+            level: memory.level,
+        }),
     }
 }
 

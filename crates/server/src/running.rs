@@ -15,6 +15,8 @@ use crate::reply::{fault, from_engine};
 pub(crate) struct Running {
     exchange: Exchange,
     events: mpsc::UnboundedReceiver<Event>,
+    /// An event that came before anybody asked.
+    first: Option<Event>,
     _ticket: Ticket,
 }
 
@@ -26,26 +28,42 @@ impl Running {
     pub(crate) fn start(model: &Model, exchange: Exchange, request: Request) -> Result<Self, Error> {
         // Unbounded, since the engine must not block; the context cap bounds what can pile up.
         let (sender, events) = mpsc::unbounded_channel();
+        let mut begun = false;
         let sink = move |event| {
-            if !matches!(event, Event::Prefill { .. }) {
+            // The first one tells that it has begun.
+            if !matches!(event, Event::Prefill { .. }) || !std::mem::replace(&mut begun, true) {
                 // Nobody listens any more: the ticket is gone too, and the engine will notice that.
                 let _ = sender.send(event);
             }
         };
         match model.generate().submit(request, Box::new(sink)) {
-            Ok(ticket) => Ok(Self { exchange, events, _ticket: ticket }),
+            Ok(ticket) => Ok(Self { exchange, events, first: None, _ticket: ticket }),
             Err(error) => Err(from_engine(error, exchange.id())),
         }
     }
 
+    /// Waits until it has begun, or waits for others to end.
+    ///
+    /// # Errors
+    /// It was refused instead.
+    pub(crate) async fn begun(&mut self) -> Result<(), Error> {
+        let event = self.next().await?;
+        if !matches!(event, Event::Prefill { .. } | Event::Waiting) {
+            self.first = Some(event);
+        }
+        Ok(())
+    }
+
     /// The next event, or why there is none.
     pub(crate) async fn next(&mut self) -> Result<Event, Error> {
-        let event = self.events.recv().await;
-        self.read(event)
+        std::future::poll_fn(|context| self.poll_next(context)).await
     }
 
     /// As [`Running::next`], for streams.
     pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Event, Error>> {
+        if let Some(event) = self.first.take() {
+            return Poll::Ready(Ok(event));
+        }
         self.events.poll_recv(context).map(|event| self.read(event))
     }
 

@@ -68,7 +68,7 @@ fn wire(event: Sse) -> Event {
     }
 }
 
-/// The response. Its headers and first events go out at once, before the prompt is processed, and a ping follows
+/// The response. Its headers and first events go out as soon as the request is taken, before the prompt is processed, and a ping follows
 /// whenever `keep_alive` passes in silence.
 pub(crate) fn response(started: Started, mut encoder: Box<dyn Encoder>, keep_alive: Duration) -> Response {
     let ready = encoder.start(started.prompt_tokens).into();

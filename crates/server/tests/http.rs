@@ -4,8 +4,11 @@
 
 mod common;
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use common::{Act, Scripted, Server};
-use lichen_generate::{FinishReason, GenerateError, Sampling};
+use lichen_generate::{FinishReason, GenerateError, Sampling, TurnSize};
 use lichen_server::Settings;
 use serde_json::{Value, json};
 
@@ -127,16 +130,13 @@ async fn errors_have_the_openai_shape() {
 
 #[tokio::test]
 async fn refusals_of_the_engine_come_with_their_status() {
-    let long = GenerateError::ContextOverBudget {
-        prompt_tokens: 200,
-        requested_tokens: 1,
-        context_cap: 128,
-        kv_bytes_per_token: 4,
-    };
-    let full =
-        GenerateError::QueueFull { queued: 8, limit: 8, estimate: std::time::Duration::from_millis(6500) };
+    let size = TurnSize { prompt_tokens: 200, requested_tokens: 1, context_cap: 128, ..TurnSize::default() };
+    let long = GenerateError::ContextOverBudget(Box::new(size.clone()));
+    let large = GenerateError::MemoryImpossible(Box::new(size));
+    let full = GenerateError::QueueFull { queued: 8, limit: 8, estimate: Duration::from_millis(6500) };
     let cases = [
         (long, 400, "context_length_exceeded"),
+        (large, 400, "memory_impossible"),
         (full, 429, "queue_full"),
         (GenerateError::Engine("x".into()), 500, "engine_fault"),
     ];
@@ -147,6 +147,37 @@ async fn refusals_of_the_engine_come_with_their_status() {
             assert_eq!((reply.status, &reply.error()["code"]), (status, &json!(code)));
             assert_eq!(reply.header("retry-after").is_some(), status == 429);
         }
+    }
+}
+
+#[tokio::test]
+async fn a_wait_for_memory_in_vain_has_a_status_in_every_dialect() {
+    let error = GenerateError::MemoryOverBudget {
+        need_bytes: 9,
+        available_bytes: 4,
+        level: "tight",
+        largest: vec![("chat".into(), 7)],
+        waited: Duration::from_secs(2),
+        estimate: Duration::from_secs(600),
+    };
+    // It comes before the request has begun.
+    let acts = vec![Act::Sleep(Duration::from_millis(20)), Act::Fail(error)];
+    let engine = Arc::new(Scripted { acts, silent: true, ..Scripted::default() });
+    let server = Server::start(&engine).await;
+    for stream in [false, true] {
+        let reply = server.post(CHAT, hello(stream)).await;
+        assert_eq!((reply.status, &reply.error()["type"]), (503, &json!("memory_over_budget")));
+        assert_eq!(reply.header("retry-after"), Some("60"));
+        let details = json!({
+            "need_bytes": 9, "available_bytes": 4, "level": "tight", "waited_s": 2,
+            "largest_owners": [{"owner": "chat", "bytes": 7}],
+        });
+        assert_eq!(reply.error()["details"], details);
+        let mut body = hello(stream);
+        body["max_tokens"] = json!(4);
+        let reply = server.post("/v1/messages", body).await;
+        assert_eq!((reply.status, &reply.error()["type"]), (529, &json!("overloaded_error")));
+        assert_eq!(reply.error()["details"], details);
     }
 }
 
@@ -321,10 +352,10 @@ async fn a_key_is_needed_where_there_are_keys() {
 
 #[tokio::test]
 async fn the_access_log_tells_how_long_the_answer_took() {
-    let lines = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let lines = Arc::new(std::sync::Mutex::new(Vec::new()));
     let taken = lines.clone();
     let log = move |line: &str| taken.lock().unwrap().push(serde_json::from_str::<Value>(line).unwrap());
-    let settings = Settings { access_log: Some(std::sync::Arc::new(log)), ..Settings::default() };
+    let settings = Settings { access_log: Some(Arc::new(log)), ..Settings::default() };
     let server = Server::with(&Scripted::new([Act::Say("x"), STOP]), settings, &["org/toy"]).await;
     for stream in [false, true] {
         server.post(CHAT, hello(stream)).await;

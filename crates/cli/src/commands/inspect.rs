@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
-use lichen_backend::KvPrecision;
-use lichen_cpu::PAGE_TOKENS;
+use lichen_engine::EngineConfig;
 use lichen_hub::Reference;
+use lichen_memory::Residency;
 use lichen_model::{Mixer, ModelSpec};
 
-use crate::load::{LoadArgs, Opened, open};
+use crate::load::{LoadArgs, Opened, PRECISIONS, open};
 use crate::{output, vocabulary};
 
 #[derive(Debug, clap::Args)]
@@ -98,16 +98,17 @@ fn memory(opened: &Opened) -> Result<Vec<[String; 2]>> {
         0..1024 => format!("{count} bytes"),
         _ => format!("{count} bytes ({})", output::bytes(count)),
     };
-    let tokens = lichen_engine::EngineConfig::default().prefill_tokens;
-    let page = |precision| opened.context_bytes(PAGE_TOKENS, precision);
-    let per_token = |precision| bytes(page(precision) / PAGE_TOKENS as u64);
-    Ok(vec![
-        row("weights", bytes(spec.weight_bytes(&opened.checkpoint)?)),
-        row("KV per token, f16", bytes(spec.state_bytes_per_token(2) as u64)),
-        row("KV per token, q8", per_token(KvPrecision::Q8)),
-        row("KV per token, q5", per_token(KvPrecision::Q5)),
-        row("KV per token, q4", per_token(KvPrecision::Q4)),
+    let config = EngineConfig { context_cap: spec.context as usize, ..EngineConfig::default() };
+    let needs = opened.model_bytes(&config)?;
+    let mut rows = vec![row("weights", bytes(needs.weights_mapped))];
+    for (precision, page) in PRECISIONS.into_iter().zip(needs.page) {
+        rows.push(row(&format!("KV per token, {precision}"), bytes(page.div_ceil(needs.page_tokens))));
+    }
+    let whole = needs.with_context(Residency::Resident, needs.context_cap);
+    rows.extend([
         row("KV per token, f32", bytes(spec.state_bytes_per_token(4) as u64)),
-        row(&format!("scratch, {tokens} tokens"), bytes(spec.scratch_bytes(tokens, 1) as u64)),
-    ])
+        row(&format!("scratch, {} requests", config.max_running), bytes(needs.scratch)),
+        row("all with one context, q4", bytes(whole)),
+    ]);
+    Ok(rows)
 }

@@ -1,16 +1,13 @@
 //! `lichen plan`: whether a model fits here, at which precision of keys and values, and why.
 
 use anyhow::Result;
-use lichen_backend::KvPrecision;
 use lichen_hub::Reference;
+use lichen_memory::{KvPrecision, ModelBytes};
 
 use crate::commands::serve::size;
-use crate::load::{LimitArgs, LoadArgs, open};
+use crate::load::{LimitArgs, LoadArgs, PRECISIONS, open};
 use crate::memory::Memory;
 use crate::output;
-
-/// The precisions that keys and values can have while a server runs, from fine to coarse.
-const PRECISIONS: [KvPrecision; 4] = [KvPrecision::F16, KvPrecision::Q8, KvPrecision::Q5, KvPrecision::Q4];
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -31,9 +28,9 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let opened = open(&args.model, args.load.ctx_cap)?;
     let config = args.limits.config(&args.load, &opened.spec);
-    let needs = opened.needs(&config)?;
+    let needs = opened.model_bytes(&config)?;
     let (memory, _process) = Memory::watch(args.ram_budget, false)?;
-    let room = memory.room(needs);
+    let room = memory.room().saturating_sub(needs.stationary(memory.residency()));
     let (limit, source) = memory.limit();
     let bytes = output::bytes;
     let row = |key: &str, value: String| [key.to_owned(), value];
@@ -41,20 +38,21 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         row("memory", format!("{} ({source})", bytes(limit))),
         row("kept free", bytes(memory.margin())),
         row("process", bytes(crate::memory::PROCESS_BYTES)),
-        row("weights, mapped", bytes(needs.weights)),
-        row("scratch", bytes(needs.scratch)),
+        row("weights, mapped", format!("{}, once for all replicas", bytes(needs.weights_mapped))),
+        row("scratch", format!("{}, for each replica", bytes(needs.scratch))),
         row("left for KV", bytes(room)),
         row("context", format!("{} tokens", config.context_cap)),
     ];
-    for precision in PRECISIONS {
-        let context = opened.context_bytes(config.context_cap, precision);
+    for (floor, precision) in KvPrecision::ALL.into_iter().zip(PRECISIONS) {
+        let context = ModelBytes { floor, ..needs }.turn_bytes(needs.context_cap, 0, 0);
         let text = format!("{} a context, {} at once", bytes(context), room / context.max(1));
         rows.push(row(&format!("  {precision}"), text));
     }
-    rows.push(row("longest context, q4", format!("{} tokens", memory.longest_context(needs))));
+    let longest = memory.longest_context(&opened.path, &needs);
+    rows.push(row("longest context, q4", format!("{longest} tokens")));
     output::text(&output::table(&rows))?;
     let name = opened.name();
-    memory.place(&name, needs)?;
+    memory.place(&name, &opened.path, &needs)?;
     output::line(format_args!("{name} fits"))?;
     Ok(())
 }

@@ -50,11 +50,19 @@ impl Account {
 
     /// Bytes that this engine's pages may come to.
     pub(crate) fn ceiling(&self) -> u64 {
-        let Some(Kept { member, floor, surplus, cache }) = &self.kept else { return u64::MAX };
-        let account = member.ledger().snapshot();
-        let own = floor.mapped() + surplus.bytes() + cache.bytes();
-        let free = account.limit.within(Reach::Budget).saturating_sub(account.mapped());
-        own.saturating_add(free)
+        let Some(kept) = &self.kept else { return u64::MAX };
+        let totals = kept.member.ledger().totals();
+        kept.own().saturating_add(totals.within(Reach::Budget).saturating_sub(totals.mapped))
+    }
+
+    /// Bytes that pages of running sequences may come to at the smallest precision: all that nobody else is promised.
+    /// The oldest sequence of the process has the right of way over the others.
+    pub(crate) fn most_active(&self) -> u64 {
+        let Some(Kept { member, floor, .. }) = &self.kept else { return u64::MAX };
+        let totals = member.ledger().totals();
+        let others = totals.kv_promised.saturating_sub(floor.bytes());
+        let room = totals.within(Reach::Margin).saturating_sub(totals.stationary);
+        if others > 0 && member.has_right_of_way() { room } else { room.saturating_sub(others) }
     }
 
     /// Brings the ledger to what pages take, or are about to take. What there is no room for stays out of it: that is
@@ -70,17 +78,23 @@ impl Account {
             reservation.shrink(reservation.bytes().saturating_sub(bytes));
         }
         let reach = Reach::Margin;
-        let _ = floor.grow(used.promised.saturating_sub(floor.bytes()));
+        let _ = floor.grow_within(used.promised.saturating_sub(floor.bytes()), reach);
         let _ = floor.map(mapped.min(floor.bytes()).saturating_sub(floor.mapped()), reach);
         for (reservation, bytes) in [(&mut *surplus, over), (&mut *cache, used.cached)] {
             let _ = reservation.grow(bytes.saturating_sub(reservation.bytes()));
         }
     }
 
-    /// Whether so many more bytes can be promised.
-    pub(crate) fn can_promise(&self, bytes: u64) -> bool {
-        let Some(Kept { member, .. }) = &self.kept else { return true };
-        let account = member.ledger().snapshot();
-        account.promised().saturating_add(bytes) <= account.limit.within(Reach::Budget)
+    /// Promises so many bytes in all, if there is room for what that adds.
+    pub(crate) fn promise(&mut self, bytes: u64, reach: Reach) -> bool {
+        let Some(Kept { floor, .. }) = &mut self.kept else { return true };
+        floor.grow_within(bytes.saturating_sub(floor.bytes()), reach).is_ok()
+    }
+}
+
+impl Kept {
+    /// Bytes of this engine's pages.
+    fn own(&self) -> u64 {
+        self.floor.mapped() + self.surplus.bytes() + self.cache.bytes()
     }
 }

@@ -6,8 +6,8 @@ use crate::lock;
 use crate::worker::Command;
 use lichen_memory::probe::MemorySource;
 use lichen_memory::{
-    Budget, Escalation, Ladder, Ledger, Level, Observer, Owner, Request, Rung, Sample, Thresholds,
-    Transition, UnknownSize, Work, Yields,
+    Budget, Escalation, Ladder, Ledger, Level, ModelBytes, Observer, Owner, Request, Residency, Rung, Sample,
+    Standing, Thresholds, Transition, UnknownSize, Work, Yields,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -82,11 +82,15 @@ pub(crate) struct Member {
     shared: Arc<Shared>,
     /// Nothing once the engine ends.
     commands: Mutex<Option<Sender<Command>>>,
+    /// What it needs.
+    pub(crate) model: ModelBytes,
     yields: Mutex<Yields>,
+    /// When the oldest of its running sequences began, in nanoseconds since the governor's start; the largest number
+    /// if none runs.
+    oldest: AtomicU64,
     relieved: Mutex<Vec<Relief>>,
-    /// Forward passes, and bytes of weights of one.
+    /// Forward passes.
     passes: AtomicU64,
-    weight_bytes: u64,
     busy: AtomicBool,
 }
 
@@ -109,6 +113,37 @@ impl Member {
     /// Says what each rung could free here now.
     pub(crate) fn offer(&self, yields: Yields) {
         *lock(&self.yields) = yields;
+    }
+
+    /// Says when the oldest of its running sequences began.
+    pub(crate) fn note_oldest(&self, begun: Option<Instant>) {
+        let age = begun.map(|begun| begun.saturating_duration_since(self.shared.start).as_nanos());
+        let age = age.and_then(|age| u64::try_from(age).ok()).unwrap_or(u64::MAX);
+        self.oldest.store(age, Ordering::Relaxed);
+    }
+
+    /// Whether the oldest running sequence of the process is this engine's.
+    pub(crate) fn has_right_of_way(&self) -> bool {
+        let mine = self.oldest.load(Ordering::Relaxed);
+        self.shared.members().iter().all(|member| member.oldest.load(Ordering::Relaxed) >= mine)
+    }
+
+    /// What admission of a turn needs to know.
+    pub(crate) fn standing(&self) -> Standing {
+        let totals = self.ledger().totals();
+        Standing {
+            limit: lock(&self.shared.state).budget.limit,
+            ceiling: totals.limit,
+            margin: totals.margin,
+            committed: totals.promised,
+            permanent: totals.stationary,
+            level: self.level(),
+        }
+    }
+
+    /// Where the limit comes from.
+    pub(crate) fn limit_source(&self) -> String {
+        lock(&self.shared.state).budget.source.to_string()
     }
 
     pub(crate) fn report(&self, relief: Relief) {
@@ -206,16 +241,24 @@ impl Governor {
         }
     }
 
-    /// Takes in an engine, which uses so many bytes of weights in a forward pass.
-    pub(crate) fn join(&self, owner: Owner, weight_bytes: u64, commands: Sender<Command>) -> Arc<Member> {
+    /// Bytes of keys and values of the largest context that a loaded model was admitted with.
+    pub fn largest_context(&self) -> u64 {
+        let members = self.0.shared.members();
+        let context = |member: &Arc<Member>| member.model.turn_bytes(member.model.context_cap, 0, 0);
+        members.iter().map(context).max().unwrap_or(0)
+    }
+
+    /// Takes in an engine.
+    pub(crate) fn join(&self, owner: Owner, model: ModelBytes, commands: Sender<Command>) -> Arc<Member> {
         let member = Arc::new(Member {
             owner,
             shared: self.0.shared.clone(),
             commands: Mutex::new(Some(commands)),
+            model,
             yields: Mutex::default(),
+            oldest: AtomicU64::new(u64::MAX),
             relieved: Mutex::default(),
             passes: AtomicU64::new(0),
-            weight_bytes,
             busy: AtomicBool::new(false),
         });
         lock(&self.0.shared.members).push(Arc::downgrade(&member));
@@ -280,7 +323,10 @@ impl Watch {
         let passes = |member: &Arc<Member>| member.passes.load(Ordering::Relaxed);
         let work = Work {
             passes: members.iter().map(passes).sum(),
-            weight_bytes: members.iter().map(|member| passes(member) * member.weight_bytes).sum(),
+            weight_bytes: members
+                .iter()
+                .map(|member| passes(member) * member.model.weights(Residency::Resident))
+                .sum(),
             failed_allocations: 0,
         };
         let signals = self.observer.observe(now, &sample, &budget, work);
@@ -339,16 +385,18 @@ impl Watch {
             }
         }
         // An engine that has not answered yet is in a long step; what it offered may be gone.
-        let free: Vec<&Arc<Member>> =
-            members.iter().filter(|member| !member.busy.load(Ordering::Relaxed)).collect();
-        let offers: Vec<Yields> = free.iter().map(|member| lock(&member.yields).clone()).collect();
+        let free = members.iter().filter(|member| !member.busy.load(Ordering::Relaxed));
+        let mut offers: Vec<(&Arc<Member>, Yields)> =
+            free.map(|member| (member, lock(&member.yields).clone())).collect();
+        // Whose sequences began last gives way first; who has the right of way, last.
+        offers.sort_by_key(|(member, _)| std::cmp::Reverse(member.oldest.load(Ordering::Relaxed)));
         let mut yields = Yields::new();
-        for (rung, bytes) in offers.iter().flatten() {
+        for (rung, bytes) in offers.iter().flat_map(|(_, offer)| offer) {
             *yields.entry(*rung).or_default() += bytes;
         }
         for Request { rung, mut bytes } in self.escalation.batch(now, level, budget, exhaustion, &yields) {
             lock(&self.shared.state).rungs.entry(rung).or_default().asked += 1;
-            for (member, offer) in free.iter().zip(&offers) {
+            for (member, offer) in &offers {
                 let part = offer.get(&rung).copied().unwrap_or(0).min(bytes);
                 if part > 0 && member.ask(Command::Relieve(Request { rung, bytes: part })) {
                     member.busy.store(true, Ordering::Relaxed);

@@ -1,6 +1,6 @@
 //! Pages of KV, and the sequences that own them.
 
-use lichen_memory::{KvLayer, KvPrecision, ModelBytes, OverBudget, Reach, Reservation};
+use lichen_memory::{KvPrecision, ModelBytes, OverBudget, Reach, Reservation};
 
 pub(crate) const KIB: u64 = 1024;
 pub(crate) const MIB: u64 = 1024 * KIB;
@@ -9,18 +9,20 @@ pub(crate) const PAGE_TOKENS: u64 = 64;
 /// The bytes of Qwen2.5-0.5B, with fewer weights.
 pub(crate) fn model() -> ModelBytes {
     ModelBytes {
-        layers: vec![KvLayer { per_token: [512, 272, 160, 144], window: None }; 24],
+        page: [768 * KIB, 408 * KIB, 240 * KIB, 216 * KIB],
         page_tokens: PAGE_TOKENS,
+        fine_pages: 1,
         floor: KvPrecision::Q4,
         context_cap: 32_768,
-        batch: 512,
-        scratch_per_token: 54_528,
-        logits_row: 607_744,
+        scratch: scratch(512),
         weights_mapped: 96 * MIB,
         weights_anonymous: 0,
-        state: 0,
-        buffers: 0,
     }
+}
+
+/// Bytes of activations for a batch, with one row of logits.
+pub(crate) fn scratch(batch: u64) -> u64 {
+    batch * 54_528 + 607_744
 }
 
 /// Bytes of one page.

@@ -1,7 +1,7 @@
 //! A scheduler with ledger, ladder and admission in a control group that another process fills too.
 
 use crate::random::{Pressure, Random};
-use crate::sequence::{MIB, Pages, Sequence, State, model, page};
+use crate::sequence::{MIB, Pages, Sequence, State, model, page, scratch};
 use lichen_memory::probe::{MemorySource, Scripted};
 use lichen_memory::{
     Budget, Class, Domain, Effects, Escalation, Group, KvPrecision, Ladder, Ledger, Level, Limit, ModelBytes,
@@ -57,7 +57,7 @@ impl World {
             reserve(Class::WeightsMapped, model.weights_mapped),
             reserve(Class::Emergency, 3 * MIB),
         ];
-        let scratch = reserve(Class::Scratch, model.scratch_bytes(512, 1));
+        let scratch = reserve(Class::Scratch, model.scratch);
         let cache = reserve(Class::PrefixCache, 0);
         let empty = Sample { total: Some(pressure.limit), ..Sample::default() };
         Self {
@@ -182,7 +182,7 @@ impl World {
 
     /// Bytes of scratch that smaller batches don't need.
     fn shrinkable(&self, batch: u64) -> u64 {
-        self.scratch.bytes().saturating_sub(self.model.scratch_bytes(batch, 1))
+        self.scratch.bytes().saturating_sub(scratch(batch))
     }
 
     fn perform(&mut self, rung: Rung, bytes: u64) {
@@ -254,9 +254,16 @@ impl World {
     }
 
     fn standing(&self) -> Standing {
-        let account = self.ledger.snapshot();
-        let permanent = account.class(Class::Fixed).reserved + account.class(Class::Emergency).reserved;
-        Standing::new(&self.budget.refresh(&account), &account, permanent, self.level())
+        let totals = self.ledger.totals();
+        Standing {
+            limit: self.budget.limit,
+            ceiling: self.budget.ceiling,
+            margin: self.budget.margin,
+            committed: totals.promised,
+            // What runs alone gets the room of larger batches too.
+            permanent: totals.stationary - self.shrinkable(32),
+            level: self.level(),
+        }
     }
 
     fn verdict(&self, prompt_tokens: u64, answer: u64) -> TurnVerdict {
@@ -412,7 +419,7 @@ impl World {
 
     /// Scratch grows back when it may.
     fn settle_scratch(&mut self) {
-        let wanted = self.model.scratch_bytes(self.effects.prefill_window.tokens(512) as u64, 1);
+        let wanted = scratch(self.effects.prefill_window.tokens(512) as u64);
         let missing = wanted.saturating_sub(self.scratch.bytes());
         // Refused growth is tried again at the next tick.
         let _ = self.scratch.grow(missing);

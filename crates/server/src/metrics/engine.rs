@@ -1,7 +1,7 @@
 //! What engines do now and have done, and what models there are.
 
 use lichen_api::ModelCard;
-use lichen_generate::Stats;
+use lichen_generate::{Admissions, Stats};
 
 use super::exposition::Exposition;
 
@@ -78,6 +78,7 @@ pub(super) fn write_models(text: &mut Exposition, cards: &[ModelCard]) {
 
 /// Each engine comes with its model's name and the number of the replica.
 pub(super) fn write_engines(text: &mut Exposition, engines: &[(String, String, Stats)]) {
+    write_admissions(text, engines);
     for (name, kind, help, read) in ENGINES {
         text.family(name, kind, help);
         let label = if name.starts_with("vllm:") { "model_name" } else { "model" };
@@ -85,6 +86,31 @@ pub(super) fn write_engines(text: &mut Exposition, engines: &[(String, String, S
             text.sample(name, &[(label, model), ("replica", replica)], read(stats));
         }
     }
+}
+
+fn write_admissions(text: &mut Exposition, engines: &[(String, String, Stats)]) {
+    let name = "lichen_admission_total";
+    text.family(name, "counter", "What became of requests when they came.");
+    for (model, replica, stats) in engines {
+        for (result, reason, count) in admissions(&stats.admissions) {
+            let labels =
+                [("model", model.as_str()), ("replica", replica), ("result", result), ("reason", reason)];
+            text.sample(name, &labels, count as f64);
+        }
+    }
+}
+
+/// Result, reason and count.
+fn admissions(counts: &Admissions) -> [(&'static str, &'static str, u64); 7] {
+    [
+        ("admitted", "room", counts.admitted),
+        ("queued", "slot", counts.queued_for_slot),
+        ("queued", "memory", counts.queued_for_memory),
+        ("refused", "context_over_budget", counts.over_context),
+        ("refused", "memory_impossible", counts.over_memory),
+        ("refused", "queue_full", counts.queue_full),
+        ("refused", "memory_over_budget", counts.timed_out),
+    ]
 }
 
 #[cfg(test)]

@@ -148,6 +148,8 @@ pub enum Act {
 pub struct Scripted {
     pub acts: Vec<Act>,
     pub refusal: Option<GenerateError>,
+    /// It doesn't tell that it begins.
+    pub silent: bool,
     /// What every answer used; by default the prompt and two tokens.
     pub usage: Option<Usage>,
     pub stats: Stats,
@@ -214,9 +216,11 @@ impl Generate for Scripted {
         let usage = self.usage.unwrap_or(usual);
         self.requests.lock().unwrap().push(request);
         let (ticket, flag) = Ticket::new();
-        let (acts, cancelled) = (self.acts.clone(), self.cancelled.clone());
+        let (acts, cancelled, silent) = (self.acts.clone(), self.cancelled.clone(), self.silent);
         std::thread::spawn(move || {
-            sink(Event::Prefill { done: 1, total: 2 });
+            if !silent {
+                sink(Event::Prefill { done: 1, total: 2 });
+            }
             for act in acts {
                 match act {
                     Act::Say(text) => sink(Event::Text { text: text.into(), logprobs: Vec::new() }),
