@@ -136,6 +136,9 @@ pub(crate) struct QueueArgs {
     draft: Draft,
 }
 
+/// What one token takes in the tables of a tokenizer, as measured: its text, its place in two maps and its merges, with
+/// what the allocator keeps of the metadata that they are read from.
+const TOKEN_BYTES: u64 = 216;
 /// The precisions that keys and values can have while a server runs, from fine to coarse.
 pub(crate) const PRECISIONS: [KvPrecision; 4] =
     [KvPrecision::F16, KvPrecision::Q8, KvPrecision::Q5, KvPrecision::Q4];
@@ -357,20 +360,34 @@ impl Opened {
     /// # Errors
     /// A tensor is missing.
     pub(crate) fn model_bytes(&self, config: &EngineConfig) -> Result<ModelBytes> {
-        let kv = self.spec.lower().kv;
-        let page = |precision| lichen_cpu::page_bytes(&kv, precision);
+        let plan = self.spec.lower();
+        let page = |precision| lichen_cpu::page_bytes(&plan.kv, precision);
         let single = config.kv_precision == KvPrecision::F32;
-        let scratch = self.spec.scratch_bytes(config.prefill_tokens + config.max_running, config.max_running);
+        let (tokens, rows) = (config.prefill_tokens + config.max_running, config.max_running);
+        let draw = (plan.vocab * size_of::<(u32, f32)>()) as u64;
         Ok(ModelBytes {
             page: PRECISIONS.map(|precision| page(if single { KvPrecision::F32 } else { precision })),
             page_tokens: PAGE_TOKENS as u64,
             fine_pages: FINE_PAGES as u64,
             floor: lichen_memory::KvPrecision::Q4,
             context_cap: config.context_cap as u64,
-            scratch: scratch as u64,
-            weights_mapped: self.spec.weight_bytes(&self.checkpoint)?,
+            scratch: lichen_cpu::scratch_bytes(&plan, tokens, rows) + draw,
+            weights_mapped: self.spec.weight_bytes(&self.checkpoint)? + self.head_bytes(),
             weights_anonymous: 0,
+            tokenizer: self.tokenizer_bytes(),
         })
+    }
+
+    /// Bytes of the file before its tensors. They are read once and stay mapped.
+    fn head_bytes(&self) -> u64 {
+        let tensors = self.checkpoint.tensors.iter();
+        let tensors: u64 = tensors.map(|tensor| self.checkpoint.data(tensor).len() as u64).sum();
+        std::fs::metadata(&self.path).map_or(0, |file| file.len().saturating_sub(tensors))
+    }
+
+    fn tokenizer_bytes(&self) -> u64 {
+        let tokens = self.checkpoint.metadata.strings("tokenizer.ggml.tokens").map_or(0, <[String]>::len);
+        tokens as u64 * TOKEN_BYTES
     }
 }
 

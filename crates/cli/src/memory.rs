@@ -14,8 +14,8 @@ use lichen_memory::{
 use lichen_server::MemoryView;
 use serde_json::{Value, json};
 
-/// What the process takes beside models: code, threads, connections, buffers.
-pub(crate) const PROCESS_BYTES: u64 = 40 << 20;
+/// What the process takes beside models: code that has run, threads, connections, buffers (`bench/estimate.py`).
+pub(crate) const PROCESS_BYTES: u64 = 14 << 20;
 
 /// Memory as this process shares it out.
 #[derive(Clone)]
@@ -136,7 +136,8 @@ impl Memory {
             }
         };
         let anonymous = reserve(Class::WeightsAnonymous, asked.weights_anonymous)?;
-        let reserved = vec![weights, anonymous, reserve(Class::Scratch, asked.scratch)?];
+        let tokenizer = reserve(Class::WeightsAnonymous, asked.tokenizer)?;
+        let reserved = vec![weights, anonymous, tokenizer, reserve(Class::Scratch, asked.scratch)?];
         Ok(Placement { governor: self.governor.clone(), owner, model: *model, reserved })
     }
 
@@ -156,10 +157,11 @@ impl Memory {
             fits => format!("a --ctx-cap of {fits} would fit"),
         };
         format!(
-            "model_over_budget: {name} needs {} ({} of weights, {} of scratch, {} for the keys and values of one \
+            "model_over_budget: {name} needs {} ({} of weights, {} of tokenizer, {} of scratch, {} for the keys and values of one \
              context at 4 bits) and {} are free of {} ({source}); {way_out}",
             shown(need),
             shown(model.weights(self.residency())),
+            shown(model.tokenizer),
             shown(model.scratch),
             shown(model.turn_bytes(model.context_cap, 0, 0)),
             shown(available),

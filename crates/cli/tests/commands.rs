@@ -189,6 +189,41 @@ fn perplexity_tells_what_a_precision_of_keys_and_values_costs() {
 }
 
 #[test]
+fn predictions_are_compared_with_those_that_another_process_has_saved() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "the quick brown fox jumps over the lazy dog. ".repeat(40);
+    std::fs::write(folder.path().join("text.txt"), &text).unwrap();
+    std::fs::write(folder.path().join("other.txt"), text.replace("fox", "cow")).unwrap();
+    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let with = |text: &str, options: &[&str]| {
+        run([&["perplexity", &path(TINY), &file(text), "--ctx", "256", "--chunks", "2"][..], options]
+            .concat())
+    };
+    let (half, single) = (file("half.logits"), file("single.logits"));
+    assert!(with("text.txt", &["--save-logits", &half]).status.success());
+    assert!(with("text.txt", &["--save-logits", &single, "--logits-as", "f32"]).status.success());
+    let mean = |kv: &str, saved: &str| {
+        let output = with("text.txt", &["--kv", kv, "--kl-against", saved]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        let text = stdout(&output);
+        let line = text.lines().find_map(|line| Some(line.split_once(": mean ")?.1.to_owned()));
+        line.unwrap_or_else(|| panic!("{text}")).split(',').next().unwrap().parse::<f64>().unwrap()
+    };
+    assert_eq!(mean("f16", &single), 0.0);
+    assert!(mean("f16", &half) < 1e-6);
+    let (saved, live) = (mean("q4", &single), mean("q4", "f16"));
+    assert!(saved > 0.0 && (saved - live).abs() < 1e-6, "{saved} {live}");
+    for (text, options, reason) in [
+        ("other.txt", ["--kl-against", &half], "text or tokenizer"),
+        ("text.txt", ["--kl-against", &file("text.txt")], "no saved logits"),
+        ("text.txt", ["--kl-against", "q3"], "f16, q8, q5, q4 or a file"),
+    ] {
+        let refused = with(text, &options);
+        assert!(!refused.status.success() && stderr(&refused).contains(reason), "{}", stderr(&refused));
+    }
+}
+
+#[test]
 fn a_broken_file_is_one_line_and_exit_code_1() {
     let folder = tempfile::tempdir().unwrap();
     let whole = std::fs::read(model(TINY)).unwrap();

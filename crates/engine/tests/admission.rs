@@ -150,6 +150,7 @@ fn bench(kv: u64, config: EngineConfig) -> Bench {
         scratch: 0,
         weights_mapped: MIB,
         weights_anonymous: 0,
+        tokenizer: 0,
     };
     let executor = Sized::default();
     let most_at_once = executor.most_at_once.clone();

@@ -7,11 +7,13 @@ mod checkpoint;
 mod cursor;
 mod error;
 mod gguf;
+mod logits;
 mod metadata;
 mod mmap;
 mod value;
 
 pub use checkpoint::{Checkpoint, TensorInfo};
 pub use error::{Fault, FormatError};
+pub use logits::{LogitNumber, LogitsError, LogitsHeader, LogitsReader, LogitsWriter, tokens_hash};
 pub use metadata::Metadata;
 pub use value::{Array, Value};

@@ -33,6 +33,8 @@ pub struct ModelBytes {
     pub weights_mapped: u64,
     /// Weights in memory of our own.
     pub weights_anonymous: u64,
+    /// Tables of the tokenizer.
+    pub tokenizer: u64,
 }
 
 impl ModelBytes {
@@ -65,9 +67,9 @@ impl ModelBytes {
         mapped.saturating_add(self.weights_anonymous)
     }
 
-    /// Bytes that stay from the load on, whatever runs: weights and scratch.
+    /// Bytes that stay from the load on, whatever runs: weights, tokenizer and scratch.
     pub fn stationary(&self, residency: Residency) -> u64 {
-        self.weights(residency).saturating_add(self.scratch)
+        self.weights(residency).saturating_add(self.tokenizer).saturating_add(self.scratch)
     }
 
     /// Bytes with a sequence of so many tokens: what a load must have room for.

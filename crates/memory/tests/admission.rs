@@ -20,6 +20,7 @@ fn qwen() -> ModelBytes {
         scratch: 29 * MIB,
         weights_mapped: 469 * MIB,
         weights_anonymous: 0,
+        tokenizer: 0,
     }
 }
 

@@ -100,13 +100,14 @@ fn memory(opened: &Opened) -> Result<Vec<[String; 2]>> {
     };
     let config = EngineConfig { context_cap: spec.context as usize, ..EngineConfig::default() };
     let needs = opened.model_bytes(&config)?;
-    let mut rows = vec![row("weights", bytes(needs.weights_mapped))];
+    let mut rows = vec![row("weights", bytes(spec.weight_bytes(&opened.checkpoint)?))];
     for (precision, page) in PRECISIONS.into_iter().zip(needs.page) {
         rows.push(row(&format!("KV per token, {precision}"), bytes(page.div_ceil(needs.page_tokens))));
     }
     let whole = needs.with_context(Residency::Resident, needs.context_cap);
     rows.extend([
         row("KV per token, f32", bytes(spec.state_bytes_per_token(4) as u64)),
+        row("tokenizer", bytes(needs.tokenizer)),
         row(&format!("scratch, {} requests", config.max_running), bytes(needs.scratch)),
         row("all with one context, q4", bytes(whole)),
     ]);

@@ -4,12 +4,15 @@
 //! where the model wants one, and only the second half of a chunk counts, so that every token has context before it.
 
 mod divergence;
+mod logits;
 
+use std::fmt::{Display, Formatter};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use divergence::Divergence;
 use lichen_backend::{Executor, KvPrecision};
+use lichen_format::{LogitNumber, LogitsHeader, tokens_hash};
 use lichen_hub::Reference;
 use lichen_op::Batch;
 use lichen_server::Language;
@@ -42,12 +45,52 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PRECISION")]
     kv: Option<KvPrecision>,
 
-    /// Also run with keys and values in this precision, and tell how far the predictions are from those
-    #[arg(long, value_name = "PRECISION")]
-    kl_against: Option<KvPrecision>,
+    /// Tell how far the predictions are from those with keys and values in this precision, or from those that
+    /// --save-logits has written
+    #[arg(long, value_name = "PRECISION|FILE")]
+    kl_against: Option<Against>,
+
+    /// Write the predictions to this file, for --kl-against of another build or another file of the model
+    #[arg(long, value_name = "FILE")]
+    save_logits: Option<PathBuf>,
+
+    /// How they are written: f16, or f32 at twice the size
+    #[arg(long, value_name = "NUMBERS", value_enum, default_value_t = Stored::F16, requires = "save_logits")]
+    logits_as: Stored,
 
     #[command(flatten)]
     load: LoadArgs,
+}
+
+/// What predictions are compared with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Against {
+    Precision(KvPrecision),
+    File(PathBuf),
+}
+
+impl std::str::FromStr for Against {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(text.parse().map_or_else(|_| Self::File(text.into()), Self::Precision))
+    }
+}
+
+impl Display for Against {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Precision(precision) => precision.fmt(f),
+            Self::File(path) => path.display().fmt(f),
+        }
+    }
+}
+
+/// How logits are written, as an option.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Stored {
+    F16,
+    F32,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -63,26 +106,60 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let bos = language.tokenizer.bos();
     let start = bos.filter(|&bos| language.encode("", true, false).first() == Some(&bos));
     let mut executor = opened.executor(&args.load.compute)?;
-    let chunks = tokens.chunks_exact(context).take(args.chunks.unwrap_or(usize::MAX));
-    let total = chunks.len();
+    let chunks: Vec<Vec<u32>> = tokens
+        .chunks_exact(context)
+        .take(args.chunks.unwrap_or(usize::MAX))
+        .map(|chunk| {
+            start.iter().copied().chain(chunk[usize::from(start.is_some())..].iter().copied()).collect()
+        })
+        .collect();
+    let header = header(args, executor.vocab(), &chunks)?;
     let kv = args.kv.unwrap_or_else(|| executor.kv_precision());
     let mut runs = vec![Run { sequence: 0, kv }];
-    runs.extend(args.kl_against.map(|kv| Run { sequence: 1, kv }));
-    let (mut tally, mut divergence) = (Tally::default(), Divergence::default());
-    for (index, chunk) in chunks.enumerate() {
-        let mut chunk = chunk.to_vec();
-        if let Some(start) = start {
-            chunk[0] = start;
-        }
-        score(&mut *executor, &runs, &chunk, &mut tally, &mut divergence)?;
-        output::note(format_args!("chunk {}/{total}: {:.4}", index + 1, tally.perplexity()));
+    let mut saved = None;
+    match &args.kl_against {
+        Some(Against::Precision(kv)) => runs.push(Run { sequence: 1, kv: *kv }),
+        Some(Against::File(path)) => saved = Some(logits::open(path, &header)?),
+        None => {}
     }
+    let save = args.save_logits.as_deref().map(|path| logits::create(path, header)).transpose()?;
+    let mut scores = Scores { tally: Tally::default(), divergence: Divergence::default(), saved, save };
+    for (index, chunk) in chunks.iter().enumerate() {
+        score(&mut *executor, &runs, chunk, &mut scores)?;
+        let perplexity = scores.tally.perplexity();
+        output::note(format_args!("chunk {}/{}: {perplexity:.4}", index + 1, chunks.len()));
+    }
+    if let Some(save) = scores.save {
+        save.finish()?;
+    }
+    let (tally, divergence) = (scores.tally, scores.divergence);
     let (perplexity, error) = (tally.perplexity(), tally.error());
     output::line(format_args!("perplexity: {perplexity:.4} +/- {error:.5} over {} tokens", tally.count))?;
-    if let Some(against) = args.kl_against {
+    if let Some(against) = &args.kl_against {
         output::line(format_args!("divergence of {kv} from {against}: {divergence}"))?;
     }
     Ok(())
+}
+
+/// What the logits of these chunks belong to.
+fn header(args: &Args, vocabulary: usize, chunks: &[Vec<u32>]) -> Result<LogitsHeader> {
+    let context = chunks.first().map_or(0, Vec::len);
+    Ok(LogitsHeader {
+        number: match args.logits_as {
+            Stored::F16 => LogitNumber::F16,
+            Stored::F32 => LogitNumber::F32,
+        },
+        vocabulary: u32::try_from(vocabulary).context("the vocabulary is too large")?,
+        chunk: u32::try_from(context).context("--ctx is too large")?,
+        tokens_hash: tokens_hash(chunks.iter().flatten().copied()),
+        rows: (chunks.len() * counted(context).len()) as u64,
+    })
+}
+
+/// The tokens of a chunk whose logits count: the second half. The logits after a token are about the next one; the last
+/// token has none.
+fn counted(context: usize) -> std::ops::Range<usize> {
+    context / 2..context - 1
 }
 
 /// One way to run a chunk.
@@ -91,22 +168,41 @@ struct Run {
     kv: KvPrecision,
 }
 
+/// What becomes of logits.
+struct Scores {
+    tally: Tally,
+    divergence: Divergence,
+    /// What they are compared with.
+    saved: Option<logits::Saved>,
+    /// Where they are written to.
+    save: Option<logits::Save>,
+}
+
+impl Scores {
+    /// Takes in the rows of some tokens, which are followed by `next`.
+    fn take(&mut self, rows: &[f32], vocab: usize, next: &[u32]) -> Result<()> {
+        for (row, &next) in rows.chunks_exact(vocab).zip(next) {
+            self.tally.add(surprise(row, next).context("the text has a token outside the vocabulary")?);
+            if let Some(saved) = &mut self.saved {
+                let reference = saved.row()?.context("the saved logits end early; save them again")?;
+                self.divergence.add(&reference, row);
+            }
+            if let Some(save) = &mut self.save {
+                save.row(row)?;
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Runs one chunk in each way and counts the tokens of its second half: the first run is scored, and compared with the
 /// second.
-fn score(
-    executor: &mut dyn Executor,
-    runs: &[Run],
-    chunk: &[u32],
-    tally: &mut Tally,
-    divergence: &mut Divergence,
-) -> Result<()> {
-    let (vocab, first) = (executor.vocab(), chunk.len() / 2);
-    // The logits after a token are about the next one; the last token has none.
-    let last = chunk.len() - 1;
+fn score(executor: &mut dyn Executor, runs: &[Run], chunk: &[u32], scores: &mut Scores) -> Result<()> {
+    let (vocab, counted) = (executor.vocab(), counted(chunk.len()));
     let mut past = 0;
-    while past < last {
-        let counts = past >= first;
-        let end = (past + STEP).min(if counts { last } else { first });
+    while past < counted.end {
+        let counts = past >= counted.start;
+        let end = (past + STEP).min(if counts { counted.end } else { counted.start });
         let mut logits = Vec::new();
         for run in runs {
             executor.set_kv_precision(run.kv);
@@ -115,13 +211,11 @@ fn score(
             logits.push(executor.run(&batch)?);
         }
         if counts {
-            for (row, &next) in logits[0].chunks_exact(vocab).zip(&chunk[past + 1..]) {
-                tally.add(surprise(row, next).context("the text has a token outside the vocabulary")?);
-            }
+            scores.take(&logits[0], vocab, &chunk[past + 1..])?;
         }
         if let (true, [logits, reference]) = (counts, &logits[..]) {
             let rows = reference.chunks_exact(vocab).zip(logits.chunks_exact(vocab));
-            rows.for_each(|(reference, logits)| divergence.add(reference, logits));
+            rows.for_each(|(reference, logits)| scores.divergence.add(reference, logits));
         }
         past = end;
     }

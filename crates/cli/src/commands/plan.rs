@@ -3,10 +3,11 @@
 use anyhow::Result;
 use lichen_hub::Reference;
 use lichen_memory::{KvPrecision, ModelBytes};
+use serde_json::{Map, Value, json};
 
 use crate::commands::serve::size;
 use crate::load::{LimitArgs, LoadArgs, PRECISIONS, open};
-use crate::memory::Memory;
+use crate::memory::{Memory, PROCESS_BYTES};
 use crate::output;
 
 #[derive(Debug, clap::Args)]
@@ -17,6 +18,10 @@ pub(crate) struct Args {
     /// Most memory of the process, such as 6G; without it what the machine and its control groups leave
     #[arg(long, env = "LICHEN_RAM_BUDGET", value_name = "SIZE", value_parser = size)]
     ram_budget: Option<u64>,
+
+    /// Print the numbers as JSON, and don't ask whether they fit
+    #[arg(long)]
+    json: bool,
 
     #[command(flatten)]
     load: LoadArgs,
@@ -29,6 +34,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let opened = open(&args.model, args.load.ctx_cap)?;
     let config = args.limits.config(&args.load, &opened.spec);
     let needs = opened.model_bytes(&config)?;
+    if args.json {
+        return output::line(foreseen(&needs, opened.spec.embed.vocab)).map_err(Into::into);
+    }
     let (memory, _process) = Memory::watch(args.ram_budget, false)?;
     let room = memory.room().saturating_sub(needs.stationary(memory.residency()));
     let (limit, source) = memory.limit();
@@ -37,8 +45,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let mut rows = vec![
         row("memory", format!("{} ({source})", bytes(limit))),
         row("kept free", bytes(memory.margin())),
-        row("process", bytes(crate::memory::PROCESS_BYTES)),
+        row("process", bytes(PROCESS_BYTES)),
         row("weights, mapped", format!("{}, once for all replicas", bytes(needs.weights_mapped))),
+        row("tokenizer", bytes(needs.tokenizer)),
         row("scratch", format!("{}, for each replica", bytes(needs.scratch))),
         row("left for KV", bytes(room)),
         row("context", format!("{} tokens", config.context_cap)),
@@ -55,4 +64,21 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     memory.place(&name, &opened.path, &needs)?;
     output::line(format_args!("{name} fits"))?;
     Ok(())
+}
+
+/// The bytes of everything, by the names that scripts rely on.
+fn foreseen(needs: &ModelBytes, vocabulary: usize) -> Value {
+    let contexts = KvPrecision::ALL.into_iter().zip(PRECISIONS).map(|(floor, precision)| {
+        let context = ModelBytes { floor, ..*needs }.turn_bytes(needs.context_cap, 0, 0);
+        (precision.name().to_owned(), json!(context))
+    });
+    json!({
+        "process_bytes": PROCESS_BYTES,
+        "weight_bytes": needs.weights_mapped,
+        "tokenizer_bytes": needs.tokenizer,
+        "scratch_bytes": needs.scratch,
+        "vocabulary": vocabulary,
+        "context_tokens": needs.context_cap,
+        "context_bytes": contexts.collect::<Map<_, _>>(),
+    })
 }

@@ -17,6 +17,7 @@ pub(crate) fn model() -> ModelBytes {
         scratch: scratch(512),
         weights_mapped: 96 * MIB,
         weights_anonymous: 0,
+        tokenizer: 0,
     }
 }
 

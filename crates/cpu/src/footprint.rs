@@ -1,0 +1,37 @@
+//! What an executor allocates besides pages of keys and values.
+
+use crate::activation::{Activation, BLOCK};
+use lichen_op::{Op, Plan};
+
+/// Bytes that a step of so many tokens and rows of logits allocates: buffers of the plan, inputs of matrices in 8 bits,
+/// and the tables of the rotary embeddings. What threads keep for themselves is a few KiB and left out.
+pub fn scratch_bytes(plan: &Plan, tokens: usize, outputs: usize) -> u64 {
+    let inputs = plan.steps.iter().filter_map(|step| match step {
+        Op::Linear { input, .. } => Some(plan.buffers[input.0].width),
+        _ => None,
+    });
+    // Each row's vectors keep the size of the widest input that they have held.
+    let quantised = size_of::<Activation>() + inputs.max().unwrap_or(0).div_ceil(BLOCK) * BLOCK_BYTES;
+    let angles: usize = plan.ropes.iter().map(|rope| 2 * rope.inverse_frequencies.len()).sum();
+    let row = quantised + angles * size_of::<f32>();
+    (plan.scratch_bytes(tokens, outputs) as u64).saturating_add(tokens as u64 * row as u64)
+}
+
+/// Bytes of 32 activations: quants, their scale, two sums of integers and two of floats.
+const BLOCK_BYTES: usize = BLOCK + 4 + 8 + 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lichen_op::{Buffer, BufferId, Rows};
+
+    #[test]
+    fn a_plan_without_matrices_has_its_buffers_and_a_place_for_each_row() {
+        let buffers = vec![Buffer { width: 64, rows: Rows::Tokens }];
+        let plan = Plan { buffers, ..Plan::default() };
+        assert_eq!(scratch_bytes(&plan, 3, 1), 3 * (4 * 64 + size_of::<Activation>() as u64));
+        let input = BufferId(0);
+        let plan = Plan { steps: vec![Op::Linear { input, projections: Vec::new() }], ..plan };
+        assert_eq!(scratch_bytes(&plan, 3, 1), 3 * (4 * 64 + 2 * 52 + size_of::<Activation>() as u64));
+    }
+}
