@@ -135,9 +135,9 @@ impl Memory {
                 weights
             }
         };
-        let anonymous = reserve(Class::WeightsAnonymous, asked.weights_anonymous)?;
-        let tokenizer = reserve(Class::WeightsAnonymous, asked.tokenizer)?;
-        let reserved = vec![weights, anonymous, tokenizer, reserve(Class::Scratch, asked.scratch)?];
+        let anonymous = asked.weights_anonymous + asked.tokenizer;
+        let anonymous = reserve(Class::WeightsAnonymous, anonymous)?;
+        let reserved = vec![weights, anonymous, reserve(Class::Scratch, asked.scratch)?];
         Ok(Placement { governor: self.governor.clone(), owner, model: *model, reserved })
     }
 
@@ -158,7 +158,7 @@ impl Memory {
         };
         format!(
             "model_over_budget: {name} needs {} ({} of weights, {} of tokenizer, {} of scratch, {} for the keys and values of one \
-             context at 4 bits) and {} are free of {} ({source}); {way_out}",
+             context at the smallest precision) and {} are free of {} ({source}); {way_out}",
             shown(need),
             shown(model.weights(self.residency())),
             shown(model.tokenizer),

@@ -268,6 +268,26 @@ fn prompts_that_fit_alone_and_not_together_are_answered_one_after_another() {
     assert_eq!(floor.unwrap()["reserved_bytes"], 0, "promises are given back: {memory}");
 }
 
+/// In single precision nothing is stored more coarsely, so that an answer doesn't depend on what else runs.
+#[test]
+fn an_answer_that_had_to_wait_or_pause_is_the_answer_of_one_that_did_not() {
+    let Some(model) = smollm2() else { return };
+    let server =
+        Server::within("168M", &model, &["--draft", "off", "--numerics", "float32", "--ctx-cap", "384"])
+            .unwrap();
+    let ask = || server.call("POST", "/v1/completions", &completion(200, 24));
+    let alone = ask().1;
+    std::thread::scope(|scope| {
+        let asked: Vec<_> = (0..3).map(|_| scope.spawn(ask)).collect();
+        for thread in asked {
+            let (status, answer) = thread.join().unwrap();
+            assert_eq!((status, &answer["usage"]["completion_tokens"]), (200, &json!(24)), "{answer}");
+            assert_eq!(answer["choices"][0]["text"], alone["choices"][0]["text"]);
+        }
+    });
+    assert!(server.admissions("memory\"") > 0, "some had to wait for memory");
+}
+
 #[test]
 fn who_waits_for_memory_too_long_is_told_so_and_a_stream_by_its_status() {
     let Some(model) = smollm2() else { return };
