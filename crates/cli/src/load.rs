@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use lichen_backend::{Executor, KvPrecision};
 use lichen_cpu::{CpuConfig, Numerics, PAGE_TOKENS};
-use lichen_engine::{Engine, EngineConfig, FINE_PAGES};
+use lichen_engine::{Engine, EngineConfig, KvGate};
 use lichen_format::{Checkpoint, Metadata};
 use lichen_generate::Pooling;
 use lichen_hub::{Hub, HubConfig, ProgressBar, Reference};
@@ -20,7 +20,7 @@ use crate::executor::executor;
 use crate::language::ModelLanguage;
 use crate::memory::Memory;
 use crate::sessions::ModelSessions;
-use crate::{machine, output, vocabulary};
+use crate::{kv_gate, machine, output, vocabulary};
 
 /// How a model is loaded.
 #[derive(Debug, Clone, clap::Args)]
@@ -60,7 +60,7 @@ pub(crate) enum NumericsArg {
 
 impl ComputeArgs {
     /// How keys and values are stored while memory is not short.
-    fn kv_precision(&self, queue: &QueueArgs) -> KvPrecision {
+    pub(crate) fn kv_precision(&self, queue: &QueueArgs) -> KvPrecision {
         match self.numerics {
             NumericsArg::Fast => queue.kv,
             NumericsArg::Float32 => KvPrecision::F32,
@@ -131,21 +131,21 @@ pub(crate) struct QueueArgs {
           value_parser = kv_precision)]
     kv: KvPrecision,
 
+    /// Whether a precision that changes the model's predictions too much is left out when memory runs short. It is
+    /// measured when a file is loaded for the first time
+    #[arg(long, env = "LICHEN_KV_GATE", value_enum, default_value_t = Gate::Auto)]
+    kv_gate: Gate,
+
     /// Guess tokens from what the text has said before; answers are the same either way
     #[arg(long, env = "LICHEN_DRAFT", value_enum, default_value_t = Draft::Ngram)]
     draft: Draft,
 }
 
-/// What one token takes in the tables of a tokenizer, as measured: its text, its place in two maps and its merges, with
-/// what the allocator keeps of the metadata that they are read from.
-const TOKEN_BYTES: u64 = 216;
 /// The precisions that keys and values can have while a server runs, from fine to coarse.
 pub(crate) const PRECISIONS: [KvPrecision; 4] =
     [KvPrecision::F16, KvPrecision::Q8, KvPrecision::Q5, KvPrecision::Q4];
 /// Where nobody watches memory, keys and values may take one part of so many of what is free.
 const UNWATCHED_SHARE: u64 = 4;
-/// A model that can't have so many tokens of context is not worth loading unasked.
-const SHORTEST_CONTEXT: usize = 512;
 pub(crate) const MAX_CONCURRENT: NonZeroUsize = NonZeroUsize::new(8).expect("8 is not 0");
 pub(crate) const MAX_SESSIONS: usize = 64;
 
@@ -172,9 +172,18 @@ pub(crate) enum Draft {
     Off,
 }
 
+/// Whether precisions are measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Gate {
+    /// Before the first use of a file
+    Auto,
+    /// Not at all; every precision is used
+    Off,
+}
+
 impl Limits {
     /// The limits of an engine: every request at its full length. What memory allows is seen while it runs.
-    fn config(&self, queue: &QueueArgs, spec: &ModelSpec, precision: KvPrecision) -> EngineConfig {
+    pub(crate) fn config(&self, queue: &QueueArgs, spec: &ModelSpec, precision: KvPrecision) -> EngineConfig {
         let context_cap = self.ctx_cap.map_or(spec.context, |cap| cap.get().min(spec.context)) as usize;
         let number_bytes = if precision == KvPrecision::F32 { 4 } else { 2 };
         EngineConfig {
@@ -213,6 +222,7 @@ pub(crate) struct Loaded {
     pub(crate) bytes: u64,
     spec: ModelSpec,
     precision: KvPrecision,
+    gate: KvGate,
 }
 
 /// The hub as the environment sets it up.
@@ -262,6 +272,11 @@ impl Opened {
         read().with_context(|| self.path.display().to_string())
     }
 
+    /// The stem of its file.
+    pub(crate) fn name(&self) -> String {
+        stem(&self.path)
+    }
+
     /// The model bound to this machine.
     ///
     /// # Errors
@@ -298,30 +313,43 @@ pub(crate) fn start(
     memory: Option<&Memory>,
 ) -> Result<Loaded> {
     let precision = compute.kv_precision(queue);
-    let mut config = limits.config(queue, &opened.spec, precision);
-    let mut needs = opened.model_bytes(&config)?;
-    // A cap that nobody asked for gives way to memory, and says so.
-    if let (Some(memory), None) = (memory, limits.ctx_cap) {
-        let fits = memory.longest_context(&opened.path, &needs);
-        if (SHORTEST_CONTEXT..config.context_cap).contains(&fits) {
-            output::note(format!(
-                "memory allows a context of {fits} tokens, the model {}",
-                config.context_cap
-            ));
-            let cap = u32::try_from(fits).ok().and_then(NonZeroU32::new);
-            config = Limits { ctx_cap: cap, ..limits }.config(queue, &opened.spec, precision);
-            needs = opened.model_bytes(&config)?;
+    let name = name.map_or_else(|| stem(&opened.path), str::to_owned);
+    let gate = memory.filter(|_| queue.kv_gate == Gate::Auto && precision != KvPrecision::F32);
+    let known = gate.and_then(|_| kv_gate::known(&opened));
+    let fit = |gate: &KvGate| {
+        let wanted = |ctx_cap| EngineConfig {
+            kv_gate: gate.clone(),
+            ..Limits { ctx_cap, ..limits }.config(queue, &opened.spec, precision)
+        };
+        opened.fit(wanted, limits.ctx_cap, memory)
+    };
+    let place =
+        |needs: &ModelBytes| memory.map(|memory| memory.place(&name, &opened.path, needs)).transpose();
+    let (mut config, mut needs) = fit(&known.clone().unwrap_or_default())?;
+    let mut placement = place(&needs)?;
+    let language = Arc::new(opened.language()?);
+    if let (Some(memory), None) = (gate, &known) {
+        let measured = kv_gate::measure_within(memory, &opened, compute, &language)?;
+        if measured.at_least(KvPrecision::Q4) != KvPrecision::Q4 {
+            // What was placed was too little.
+            drop(placement.take());
+            (config, needs) = fit(&measured)?;
+            placement = place(&needs)?;
         }
+        config.kv_gate = measured;
     }
-    if memory.is_none() {
+    if !config.kv_gate.allows(precision) {
+        output::note(format_args!("{name} doesn't bear keys and values in {precision}, which --kv asks for"));
+    }
+    if let Some(memory) = memory {
+        memory.note_gate(&name, &config.kv_gate);
+    } else {
         // Nobody watches: keys and values of past texts may come to a quarter of what is free now.
         let page = config.kv_bytes_per_token * PAGE_TOKENS as u64;
         let free = machine::memory().map_or(u64::MAX, |(_, available)| available);
         config.kv_pages = config.kv_pages.min((free / UNWATCHED_SHARE / page.max(1)) as usize);
     }
-    let name = name.map_or_else(|| stem(&opened.path), str::to_owned);
-    let placement = memory.map(|memory| memory.place(&name, &opened.path, &needs)).transpose()?;
-    let language = Arc::new(opened.language()?);
+    let gate = config.kv_gate.clone();
     let executor = opened.executor(compute)?;
     let engine = Engine::start_placed(executor, language.tokenizer.clone(), config, placement)
         .context("the engine's thread could not be started")?;
@@ -336,59 +364,8 @@ pub(crate) fn start(
         bytes: needs.with_context(Residency::Resident, needs.context_cap),
         spec: opened.spec,
         precision,
+        gate,
     })
-}
-
-impl Opened {
-    /// Bytes that the model needs under these limits before it has taken a request.
-    ///
-    /// # Errors
-    /// A tensor is missing.
-    pub(crate) fn estimate(&self, compute: &ComputeArgs, queue: &QueueArgs, limits: Limits) -> Result<u64> {
-        let config = limits.config(queue, &self.spec, compute.kv_precision(queue));
-        let needs = self.model_bytes(&config)?;
-        Ok(needs.with_context(Residency::Resident, needs.context_cap))
-    }
-
-    /// The stem of its file.
-    pub(crate) fn name(&self) -> String {
-        stem(&self.path)
-    }
-
-    /// What the model needs under these limits: what its load is admitted with, and later its requests.
-    ///
-    /// # Errors
-    /// A tensor is missing.
-    pub(crate) fn model_bytes(&self, config: &EngineConfig) -> Result<ModelBytes> {
-        let plan = self.spec.lower();
-        let page = |precision| lichen_cpu::page_bytes(&plan.kv, precision);
-        let single = config.kv_precision == KvPrecision::F32;
-        let (tokens, rows) = (config.prefill_tokens + config.max_running, config.max_running);
-        let draw = (plan.vocab * size_of::<(u32, f32)>()) as u64;
-        Ok(ModelBytes {
-            page: PRECISIONS.map(|precision| page(if single { KvPrecision::F32 } else { precision })),
-            page_tokens: PAGE_TOKENS as u64,
-            fine_pages: FINE_PAGES as u64,
-            floor: lichen_memory::KvPrecision::Q4,
-            context_cap: config.context_cap as u64,
-            scratch: lichen_cpu::scratch_bytes(&plan, tokens, rows) + draw,
-            weights_mapped: self.spec.weight_bytes(&self.checkpoint)? + self.head_bytes(),
-            weights_anonymous: 0,
-            tokenizer: self.tokenizer_bytes(),
-        })
-    }
-
-    /// Bytes of the file before its tensors. They are read once and stay mapped.
-    fn head_bytes(&self) -> u64 {
-        let tensors = self.checkpoint.tensors.iter();
-        let tensors: u64 = tensors.map(|tensor| self.checkpoint.data(tensor).len() as u64).sum();
-        std::fs::metadata(&self.path).map_or(0, |file| file.len().saturating_sub(tensors))
-    }
-
-    fn tokenizer_bytes(&self) -> u64 {
-        let tokens = self.checkpoint.metadata.strings("tokenizer.ggml.tokens").map_or(0, <[String]>::len);
-        tokens as u64 * TOKEN_BYTES
-    }
 }
 
 impl Loaded {
@@ -398,11 +375,13 @@ impl Loaded {
     /// The context is longer than the one that the model was loaded for.
     pub(crate) fn limiter(&self) -> impl Fn(&QueueArgs, Limits) -> Result<()> + Send + Sync + 'static {
         let (engine, spec, precision) = (self.engine.clone(), self.spec.clone(), self.precision);
+        let gate = self.gate.clone();
         move |queue, limits| {
             if limits.ctx_cap.is_some_and(|cap| cap.get() > spec.context) {
                 bail!("the model was loaded for {} tokens; load it again for more", spec.context);
             }
-            engine.reconfigure(limits.config(queue, &spec, precision));
+            let config = limits.config(queue, &spec, precision);
+            engine.reconfigure(EngineConfig { kv_gate: gate.clone(), ..config });
             Ok(())
         }
     }

@@ -6,13 +6,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use anyhow::{Context, Result, bail};
-use lichen_engine::{Governor, GovernorConfig, MemoryReport, Placement};
+use lichen_engine::{Governor, GovernorConfig, KvGate, MemoryReport, Placement};
 use lichen_memory::{
-    Class, Level, LoadVerdict, ModelBytes, Owner, Reservation, Residency, Standing, admit_load, load_room,
-    longest_context, probe::Linux,
+    Class, Level, LoadVerdict, ModelBytes, OverBudget, Owner, Reservation, Residency, Standing, admit_load,
+    load_room, longest_context, probe::Linux,
 };
 use lichen_server::MemoryView;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
+
+use crate::kv_gate;
 
 /// What the process takes beside models: code that has run, threads, connections, buffers (`bench/estimate.py`).
 pub(crate) const PROCESS_BYTES: u64 = 14 << 20;
@@ -25,6 +27,8 @@ pub(crate) struct Memory {
     pub(crate) overcommit_weights: bool,
     /// Weights by file: replicas map the same pages.
     mapped: Arc<Mutex<BTreeMap<PathBuf, Weak<Reservation>>>>,
+    /// The precisions that models bear, by name.
+    gates: Arc<Mutex<BTreeMap<String, KvGate>>>,
 }
 
 impl Memory {
@@ -37,13 +41,31 @@ impl Memory {
         let governor = Governor::start(Box::new(Linux::new("/")), config)
             .context("memory can't be watched; give --ram-budget")?;
         let process = governor.ledger().reserve(&Owner::new("process", 0), Class::Fixed, PROCESS_BYTES)?;
-        Ok((Self { governor, overcommit_weights, mapped: Arc::default() }, process))
+        Ok((Self { governor, overcommit_weights, mapped: Arc::default(), gates: Arc::default() }, process))
     }
 
     /// Bytes that models may have.
     pub(crate) fn for_models(&self) -> u64 {
         let report = self.governor.report();
         report.budget.limit.saturating_sub(report.budget.margin).saturating_sub(PROCESS_BYTES)
+    }
+
+    /// Reserves bytes for a measurement.
+    ///
+    /// # Errors
+    /// There is no room.
+    pub(crate) fn reserve_probe(&self, bytes: u64) -> Result<Reservation, OverBudget> {
+        self.governor.ledger().reserve(&Owner::new("probe", 0), Class::Scratch, bytes)
+    }
+
+    /// Tells people which precisions a model bears.
+    pub(crate) fn note_gate(&self, name: &str, gate: &KvGate) {
+        self.gates().insert(name.to_owned(), gate.clone());
+    }
+
+    fn gates(&self) -> MutexGuard<'_, BTreeMap<String, KvGate>> {
+        // Entries are put in whole.
+        self.gates.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Bytes that memory has for this process, and why not more.
@@ -157,8 +179,8 @@ impl Memory {
             fits => format!("a --ctx-cap of {fits} would fit"),
         };
         format!(
-            "model_over_budget: {name} needs {} ({} of weights, {} of tokenizer, {} of scratch, {} for the keys and values of one \
-             context at the smallest precision) and {} are free of {} ({source}); {way_out}",
+            "model_over_budget: {name} needs {} ({} of weights, {} of tokenizer, {} of scratch, {} for the keys \
+             and values of one context at the coarsest precision) and {} are free of {} ({source}); {way_out}",
             shown(need),
             shown(model.weights(self.residency())),
             shown(model.tokenizer),
@@ -211,6 +233,7 @@ impl MemoryView for Memory {
             "file_bytes": report.sample.file,
             "transitions": transitions.collect::<Vec<_>>(),
             "actions": rungs.collect::<Vec<_>>(),
+            "kv_gate": self.gates().iter().map(|(name, gate)| (name.clone(), kv_gate::shown(gate))).collect::<Map<_, _>>(),
         })
     }
 

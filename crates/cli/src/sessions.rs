@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use lichen_backend::KvPrecision;
 use lichen_engine::{Engine, SessionState};
-use lichen_server::Sessions;
+use lichen_server::{Restored, Sessions};
 use lichen_session::{
     BlobError, BlobReader, BlobWriter, ModelTag, PAGE_TOKENS, Page, Profile, TensorIdentity, digest,
     model_tag, numerics_tag,
@@ -19,7 +19,7 @@ use crate::load::Opened;
 const MOST_BYTES: u64 = 1 << 36;
 
 /// What the numbers of a page depend on beside model and precision. It changes when the page formats do.
-const PAGE_FORMAT: &str =
+pub(crate) const PAGE_FORMAT: &str =
     "keys by channel with rotary embedding applied, values rotated below 8 bits, revision 1";
 
 /// Numbers of precisions in blobs; they never change.
@@ -92,9 +92,12 @@ impl Sessions for ModelSessions {
         self.write(&state).ok()
     }
 
-    fn import(&self, session: u64, bytes: &[u8]) -> Result<usize, String> {
+    fn import(&self, session: u64, bytes: &[u8], kv: Option<&str>) -> Result<Restored, String> {
+        let kv = kv.map(str::parse::<KvPrecision>).transpose()?;
         let state = self.read(bytes).map_err(|error| error.to_string())?;
-        self.engine.import_session(session, state).map_err(|error| error.to_string())
+        let imported = self.engine.import_session(session, state, kv).map_err(|error| error.to_string())?;
+        let pages = imported.pages.into_iter().map(|(precision, pages)| (precision.name(), pages));
+        Ok(Restored { tokens: imported.tokens, pages: pages.collect() })
     }
 }
 
@@ -104,7 +107,7 @@ fn number(precision: KvPrecision) -> u32 {
 }
 
 /// The identity of a model: what its architecture says of itself, its vocabulary and samples of all its tensors.
-fn tag(opened: &Opened) -> ModelTag {
+pub(crate) fn tag(opened: &Opened) -> ModelTag {
     let metadata = &opened.checkpoint.metadata;
     let architecture = format!("{}.", opened.spec.arch);
     let facts = metadata.iter().filter(|(key, _)| key.starts_with(&architecture));

@@ -333,3 +333,30 @@ fn replicas_of_a_file_have_its_weights_once() {
     let two = Server::within("400M", &model, &again).unwrap();
     assert_eq!(weights(&one), weights(&two));
 }
+
+#[test]
+fn a_plan_measures_which_precisions_a_model_bears_and_a_server_remembers() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = support::model("llama/model-f16.gguf");
+    let program = |arguments: &[&str]| {
+        let mut command = lichen();
+        command.env("LICHEN_HOME", folder.path()).args(arguments);
+        command
+    };
+    let plan = |options: &[&str]| {
+        let output =
+            program(&[&["plan", model.to_str().unwrap(), "--json"], options].concat()).output().unwrap();
+        let told = support::stderr(&output);
+        (serde_json::from_slice::<Value>(&output.stdout).unwrap()["kv_gate"].clone(), told)
+    };
+    let (unknown, _) = plan(&[]);
+    assert_eq!(unknown["q4"]["divergence"], Value::Null, "{unknown}");
+    let (measured, told) = plan(&["--probe"]);
+    assert!(told.contains("measuring"), "{told}");
+    for precision in ["q8", "q5", "q4"] {
+        assert_eq!(measured[precision]["allowed"], true, "{measured}");
+        assert!(measured[precision]["divergence"].as_f64().unwrap() > 0.0, "{measured}");
+    }
+    let (remembered, told) = plan(&["--probe"]);
+    assert!(remembered == measured && !told.contains("measuring"), "{remembered} {told}");
+}

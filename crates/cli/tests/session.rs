@@ -72,6 +72,8 @@ impl Drop for Server {
     }
 }
 
+/// So often repeated, the prompt has more than three pages of tokens.
+const LONG: usize = 6;
 const PROMPT: &str = "what about the weather in the north and the weather in the south";
 
 #[test]
@@ -89,6 +91,34 @@ fn a_conversation_goes_on_on_another_node_as_if_it_had_never_left() {
     let ((text, reused), (same, also)) = (there.turn(&next), here.turn(&next));
     assert_eq!(text, same);
     assert!(kept > 10 && reused >= kept.min(also) && reused > 0, "{kept} kept, {reused} and {also} reused");
+}
+
+#[test]
+fn a_conversation_is_taken_at_a_coarser_precision_and_the_answer_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("s.session");
+    let (here, there) = (Server::start("llama/model-f16.gguf"), Server::start("llama/model-f16.gguf"));
+    // Three full pages and an open one, of which the second may be coarse.
+    let long = PROMPT.repeat(LONG);
+    let (first, _) = here.turn(&long);
+    assert!(here.session("export", &file).status.success());
+    let import = |kv: &str| {
+        let file = file.to_str().unwrap();
+        run(["session", "import", "s", file, "--endpoint", &there.address, "--kv", kv])
+    };
+    let unknown = import("q3");
+    assert!(!unknown.status.success() && stderr(&unknown).contains("give f16, q8, q5 or q4"));
+    let imported = import("q8");
+    assert!(
+        stdout(&imported).contains("pages: 1 in q8, 3 in f16"),
+        "{}{}",
+        stdout(&imported),
+        stderr(&imported)
+    );
+    let next = format!("{long}{first} and then");
+    let ((text, reused), (same, _)) = (there.turn(&next), here.turn(&next));
+    assert_eq!(text, same, "eight bits change no word here");
+    assert!(reused > 190, "{reused} reused");
 }
 
 #[test]

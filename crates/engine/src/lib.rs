@@ -1,6 +1,7 @@
 //! From requests to tokens: one thread owns a model, batches the requests that run, samples and reports.
 
 mod admission;
+mod gate;
 mod memory;
 mod prefix_cache;
 mod pressure;
@@ -11,10 +12,11 @@ mod speculation;
 mod thinking;
 mod worker;
 
+pub use gate::{KvGate, divergence};
 pub use memory::{Governor, GovernorConfig, GovernorError, MemoryReport, RungReport};
 pub use pressure::FINE_PAGES;
 pub use sampler::Sampler;
-pub use session::{ImportError, SessionState};
+pub use session::{ImportError, Imported, SessionState};
 
 use lichen_backend::{Executor, KvPrecision};
 use lichen_generate::{Admissions, Generate, GenerateError, Request, Sink, Stats, Ticket};
@@ -52,11 +54,31 @@ pub struct EngineConfig {
     pub kv_bytes_per_token: u64,
     /// How keys and values are stored while memory is not short.
     pub kv_precision: KvPrecision,
+    /// Which precisions they may be brought to when memory is short.
+    pub kv_gate: KvGate,
     /// Guess tokens from what the text has said before.
     pub speculate: bool,
     /// Steps of running requests may take this long for the sake of new prompts, or a small multiple of what they
     /// take alone, whichever is longer.
     pub latency_goal: Duration,
+}
+
+impl EngineConfig {
+    /// What pages of this precision are stored in: what was configured if that is coarser, else the next finer
+    /// precision that the model bears. Single precision is for comparison and stays.
+    #[must_use]
+    pub fn kv_at_most(&self, precision: KvPrecision) -> KvPrecision {
+        match self.kv_precision {
+            KvPrecision::F32 => KvPrecision::F32,
+            configured => configured.min(self.kv_gate.at_least(precision)),
+        }
+    }
+
+    /// The coarsest precision that keys and values can come to, in which promises are made.
+    #[must_use]
+    pub fn kv_floor(&self) -> KvPrecision {
+        self.kv_at_most(KvPrecision::Q4)
+    }
 }
 
 impl Default for EngineConfig {
@@ -72,6 +94,7 @@ impl Default for EngineConfig {
             max_sessions: 64,
             kv_bytes_per_token: 0,
             kv_precision: KvPrecision::F16,
+            kv_gate: KvGate::default(),
             speculate: true,
             latency_goal: Duration::from_millis(20),
         }

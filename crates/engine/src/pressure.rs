@@ -16,15 +16,12 @@ impl Worker<'_> {
 
     /// The precision that pages can be brought to.
     fn floor(&self) -> KvPrecision {
-        self.at_most(KvPrecision::Q4)
+        self.config.kv_floor()
     }
 
-    /// This precision, or that of the configuration if it is coarser. Single precision is for comparison and stays.
+    /// This precision, or another as the configuration wants it.
     fn at_most(&self, precision: KvPrecision) -> KvPrecision {
-        match self.config.kv_precision {
-            KvPrecision::F32 => KvPrecision::F32,
-            configured => configured.min(precision),
-        }
+        self.config.kv_at_most(precision)
     }
 
     /// The precision that pages are written in.

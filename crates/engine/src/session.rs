@@ -2,8 +2,12 @@
 
 use crate::Engine;
 use crate::worker::{Command, Worker};
-use lichen_backend::{KvPrecision, PageError};
+use lichen_backend::{KvPrecision, PageError, PageSet};
+use std::collections::BTreeMap;
 use std::sync::mpsc::{SyncSender, sync_channel};
+
+/// The number of the sequence that has the pages of a conversation while they are converted.
+const IMPORTED: u64 = u64::MAX;
 
 /// The state of a conversation: its tokens, and the pages of the first of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -12,6 +16,15 @@ pub struct SessionState {
     pub tokens: Vec<u32>,
     /// Pages in order, as the backend stores them.
     pub pages: Vec<(KvPrecision, Vec<u8>)>,
+}
+
+/// What of a conversation has state in its new engine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Imported {
+    /// Tokens that need not be computed again.
+    pub tokens: usize,
+    /// How many pages are stored in each precision.
+    pub pages: BTreeMap<KvPrecision, usize>,
 }
 
 /// Why a conversation could not be put into an engine.
@@ -42,7 +55,7 @@ pub enum ImportError {
 /// What the engine's thread is asked about sessions.
 pub(crate) enum SessionCommand {
     Export(u64, SyncSender<Option<SessionState>>),
-    Import(u64, Box<SessionState>, SyncSender<Result<usize, ImportError>>),
+    Import(u64, Box<SessionState>, Option<KvPrecision>, SyncSender<Result<Imported, ImportError>>),
 }
 
 impl Engine {
@@ -54,13 +67,21 @@ impl Engine {
         answered.recv().ok()?
     }
 
-    /// Keeps a conversation for a session, and returns how many tokens have state. Waits for the step that runs.
+    /// Keeps a conversation for a session, and returns what has state. Waits for the step that runs.
+    ///
+    /// With a precision, pages that are finer come to it as those of a running sequence would: all but the first and
+    /// the newest. Pages that are coarser stay as they are; what they have lost doesn't come back.
     ///
     /// # Errors
     /// It is none of this model, too long, or there is no room; nothing is changed then.
-    pub fn import_session(&self, session: u64, state: SessionState) -> Result<usize, ImportError> {
+    pub fn import_session(
+        &self,
+        session: u64,
+        state: SessionState,
+        precision: Option<KvPrecision>,
+    ) -> Result<Imported, ImportError> {
         let (answer, answered) = sync_channel(1);
-        let command = Command::Session(SessionCommand::Import(session, Box::new(state), answer));
+        let command = Command::Session(SessionCommand::Import(session, Box::new(state), precision, answer));
         self.commands().send(command).map_err(|_| ImportError::Ended)?;
         answered.recv().map_err(|_| ImportError::Ended)?
     }
@@ -71,8 +92,8 @@ impl Worker<'_> {
         // Whoever asked may have gone.
         match command {
             SessionCommand::Export(session, answer) => drop(answer.send(self.export(session))),
-            SessionCommand::Import(session, state, answer) => {
-                drop(answer.send(self.import(session, &state)));
+            SessionCommand::Import(session, state, precision, answer) => {
+                drop(answer.send(self.import(session, &state, precision)));
             }
         }
     }
@@ -83,7 +104,12 @@ impl Worker<'_> {
         Some(SessionState { tokens, pages })
     }
 
-    fn import(&mut self, session: u64, state: &SessionState) -> Result<usize, ImportError> {
+    fn import(
+        &mut self,
+        session: u64,
+        state: &SessionState,
+        precision: Option<KvPrecision>,
+    ) -> Result<Imported, ImportError> {
         let (tokens, cap) = (state.tokens.len(), self.config.context_cap);
         if tokens > cap {
             return Err(ImportError::TooLong { tokens, cap });
@@ -106,9 +132,21 @@ impl Worker<'_> {
             }
         }
         let covered = tokens.min(pages.len() * self.executor.page_tokens());
+        if let Some(precision) = precision {
+            // A sequence tells the backend which tokens its pages have. Where there is no memory for a page in between,
+            // pages stay as they are.
+            self.executor.adopt(IMPORTED, &pages, covered);
+            let _ = self.executor.requantise(PageSet::Sequence(IMPORTED), precision);
+            self.executor.drop_sequence(IMPORTED);
+        }
+        let sizes: Vec<u64> = pages.iter().map(|page| self.executor.page_size(*page)).collect();
         self.cache.insert(&mut *self.executor, &state.tokens[..covered], &pages, Some(session));
         self.settle(0);
         self.publish();
-        Ok(covered)
+        let of_size =
+            |size| KvPrecision::ALL.into_iter().find(|&kind| self.executor.page_bytes(kind) == size);
+        let mut pages = BTreeMap::new();
+        sizes.into_iter().filter_map(of_size).for_each(|kind| *pages.entry(kind).or_default() += 1);
+        Ok(Imported { tokens: covered, pages })
     }
 }

@@ -34,7 +34,7 @@ pub use exchange::AccessLog;
 pub use keys::ApiKeys;
 pub use language::{Conversation, Language};
 pub use lichen_registry::Limits;
-pub use model::{ChangeLimits, Model, Sessions};
+pub use model::{ChangeLimits, Model, Restored, Sessions};
 pub use node::{Info, MemoryView, Node, Settings};
 pub use order::{LoadOrder, Loader, ModelOptions, Progress};
 pub use routes::router;

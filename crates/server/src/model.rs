@@ -42,16 +42,25 @@ pub(crate) struct Style {
     pub(crate) thinking: Option<ThinkingMarks>,
 }
 
+/// What of a conversation has state in its new place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Restored {
+    /// Tokens that need not be computed again.
+    pub tokens: usize,
+    /// Pages of keys and values by the name of their precision.
+    pub pages: Vec<(&'static str, usize)>,
+}
+
 /// Takes conversations out of a model and puts them in, as bytes whose format the server doesn't know. Calls block.
 pub trait Sessions: Send + Sync {
     /// The conversation of a session that was used last.
     fn export(&self, session: u64) -> Option<Vec<u8>>;
 
-    /// Keeps a conversation for a session, and returns how many tokens need not be computed again.
+    /// Keeps a conversation for a session, its keys and values in this precision where they are finer.
     ///
     /// # Errors
-    /// What is wrong with the bytes, for the user to read; nothing is changed then.
-    fn import(&self, session: u64, bytes: &[u8]) -> Result<usize, String>;
+    /// What is wrong with the bytes or the precision, for the user to read; nothing is changed then.
+    fn import(&self, session: u64, bytes: &[u8], kv: Option<&str>) -> Result<Restored, String>;
 }
 
 impl Model {

@@ -156,7 +156,7 @@ pub(crate) const ROUTES: [Route; 23] = [
     Route {
         method: "put",
         path: "/admin/sessions/{id}",
-        summary: "Keep the state of a session from a blob",
+        summary: "Keep the state of a session from a blob; kv=q8, q5 or q4 makes it smaller",
         fields: &[],
         required: &[],
     },

@@ -11,7 +11,7 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use lichen_api::Error;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::exchange::Exchange;
 use crate::model::Sessions;
@@ -25,6 +25,8 @@ pub(crate) const MOST_BYTES: usize = 1 << 30;
 #[derive(Debug, Deserialize)]
 pub(crate) struct Of {
     model: Option<String>,
+    /// What keys and values come to that are finer, when a conversation is put in.
+    kv: Option<String>,
 }
 
 /// The number under which the engine knows a session. Sessions of different keys don't meet.
@@ -55,7 +57,8 @@ pub(crate) async fn export(
     Ok(([(header::CONTENT_TYPE, "application/octet-stream")], bytes).into_response())
 }
 
-/// `PUT /admin/sessions/{id}`: keeps a conversation.
+/// `PUT /admin/sessions/{id}?kv=q8`: keeps a conversation. Keys and values that are coarser than asked stay as they are,
+/// and the answer says how many pages have which precision.
 pub(crate) async fn import(
     State(node): State<Node>,
     Extension(exchange): Extension<Exchange>,
@@ -65,11 +68,15 @@ pub(crate) async fn import(
 ) -> Result<Json<Value>, Refusal> {
     let session = number(exchange.key(), &id);
     let replicas = sessions(&node, of.model.as_deref())?;
-    let work = tokio::task::spawn_blocking(move || replicas[0].import(session, &body));
+    let work = tokio::task::spawn_blocking(move || replicas[0].import(session, &body, of.kv.as_deref()));
     let taken =
         work.await.map_err(|_| fault("a worker broke down while it read a session", exchange.id()))?;
-    let tokens = taken.map_err(|reason| Error::invalid("body", reason))?;
-    Ok(Json(json!({"session": id, "restored": "full", "tokens_reused": tokens})))
+    let restored = taken.map_err(|reason| Error::invalid("body", reason))?;
+    let pages: Map<_, _> =
+        restored.pages.iter().map(|(precision, pages)| ((*precision).to_owned(), json!(pages))).collect();
+    let told =
+        json!({"session": id, "restored": "full", "tokens_reused": restored.tokens, "kv_pages": pages});
+    Ok(Json(told))
 }
 
 /// The replicas of a model that can do this; at least one.

@@ -1,14 +1,15 @@
 //! `lichen plan`: whether a model fits here, at which precision of keys and values, and why.
 
 use anyhow::Result;
+use lichen_engine::{EngineConfig, KvGate};
 use lichen_hub::Reference;
 use lichen_memory::{KvPrecision, ModelBytes};
 use serde_json::{Map, Value, json};
 
 use crate::commands::serve::size;
-use crate::load::{LimitArgs, LoadArgs, PRECISIONS, open};
+use crate::load::{LimitArgs, LoadArgs, Opened, PRECISIONS, open};
 use crate::memory::{Memory, PROCESS_BYTES};
-use crate::output;
+use crate::{kv_gate, output};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -18,6 +19,10 @@ pub(crate) struct Args {
     /// Most memory of the process, such as 6G; without it what the machine and its control groups leave
     #[arg(long, env = "LICHEN_RAM_BUDGET", value_name = "SIZE", value_parser = size)]
     ram_budget: Option<u64>,
+
+    /// Measure which precisions of keys and values the model bears, if that isn't known yet
+    #[arg(long)]
+    probe: bool,
 
     /// Print the numbers as JSON, and don't ask whether they fit
     #[arg(long)]
@@ -32,10 +37,14 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let opened = open(&args.model, args.load.ctx_cap)?;
-    let config = args.limits.config(&args.load, &opened.spec);
+    let gate = match kv_gate::known(&opened) {
+        None if args.probe => kv_gate::measure(&opened, &args.load.compute, &opened.language()?)?,
+        known => known.unwrap_or_default(),
+    };
+    let config = EngineConfig { kv_gate: gate.clone(), ..args.limits.config(&args.load, &opened.spec) };
     let needs = opened.model_bytes(&config)?;
     if args.json {
-        return output::line(foreseen(&needs, opened.spec.embed.vocab)).map_err(Into::into);
+        return Ok(output::line(foreseen(&opened, needs, &gate))?);
     }
     let (memory, _process) = Memory::watch(args.ram_budget, false)?;
     let room = memory.room().saturating_sub(needs.stationary(memory.residency()));
@@ -54,11 +63,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     ];
     for (floor, precision) in KvPrecision::ALL.into_iter().zip(PRECISIONS) {
         let context = ModelBytes { floor, ..needs }.turn_bytes(needs.context_cap, 0, 0);
-        let text = format!("{} a context, {} at once", bytes(context), room / context.max(1));
+        let mut text = format!("{} a context, {} at once", bytes(context), room / context.max(1));
+        if let Some(divergence) = gate.divergence(precision) {
+            let verdict = if gate.allows(precision) { "borne" } else { "too coarse, not used" };
+            text += &format!("; divergence {divergence:.1e} of {:.0e}: {verdict}", KvGate::budget(precision));
+        }
         rows.push(row(&format!("  {precision}"), text));
     }
     let longest = memory.longest_context(&opened.path, &needs);
-    rows.push(row("longest context, q4", format!("{longest} tokens")));
+    rows.push(row(&format!("longest context, {}", config.kv_floor()), format!("{longest} tokens")));
     output::text(&output::table(&rows))?;
     let name = opened.name();
     memory.place(&name, &opened.path, &needs)?;
@@ -67,18 +80,19 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 /// The bytes of everything, by the names that scripts rely on.
-fn foreseen(needs: &ModelBytes, vocabulary: usize) -> Value {
-    let contexts = KvPrecision::ALL.into_iter().zip(PRECISIONS).map(|(floor, precision)| {
-        let context = ModelBytes { floor, ..*needs }.turn_bytes(needs.context_cap, 0, 0);
-        (precision.name().to_owned(), json!(context))
-    });
+fn foreseen(opened: &Opened, needs: ModelBytes, gate: &KvGate) -> Value {
+    let context = |(floor, precision): (KvPrecision, lichen_backend::KvPrecision)| {
+        let bytes = ModelBytes { floor, ..needs }.turn_bytes(needs.context_cap, 0, 0);
+        (precision.name().to_owned(), json!(bytes))
+    };
     json!({
         "process_bytes": PROCESS_BYTES,
         "weight_bytes": needs.weights_mapped,
         "tokenizer_bytes": needs.tokenizer,
         "scratch_bytes": needs.scratch,
-        "vocabulary": vocabulary,
+        "vocabulary": opened.spec.embed.vocab,
         "context_tokens": needs.context_cap,
-        "context_bytes": contexts.collect::<Map<_, _>>(),
+        "context_bytes": KvPrecision::ALL.into_iter().zip(PRECISIONS).map(context).collect::<Map<_, _>>(),
+        "kv_gate": kv_gate::shown(gate),
     })
 }

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use lichen_backend::KvPrecision;
 use serde_json::Value;
 use ureq::http::Response;
 use ureq::{Agent, Body};
@@ -22,7 +23,14 @@ enum Action {
     /// Write the state of a session to a file
     Export(Transfer),
     /// Give a node the state of a session from a file, so that its next turn computes only what is new
-    Import(Transfer),
+    Import {
+        #[command(flatten)]
+        transfer: Transfer,
+
+        /// Bring keys and values that are finer to this precision: q8, q5 or q4; coarser ones stay as they are
+        #[arg(long, value_name = "PRECISION")]
+        kv: Option<KvPrecision>,
+    },
 }
 
 #[derive(Debug, clap::Args)]
@@ -47,11 +55,12 @@ struct Transfer {
 }
 
 impl Transfer {
-    fn url(&self) -> String {
-        let id = escaped(&self.session);
-        let model =
-            self.model.as_deref().map(|model| format!("?model={}", escaped(model))).unwrap_or_default();
-        format!("{}/admin/sessions/{id}{model}", self.endpoint.trim_end_matches('/'))
+    fn url(&self, kv: Option<KvPrecision>) -> String {
+        let model = self.model.as_deref().map(|model| format!("model={}", escaped(model)));
+        let query: Vec<String> = model.into_iter().chain(kv.map(|kv| format!("kv={kv}"))).collect();
+        let mark = if query.is_empty() { "" } else { "?" };
+        let (node, id) = (self.endpoint.trim_end_matches('/'), escaped(&self.session));
+        format!("{node}/admin/sessions/{id}{mark}{}", query.join("&"))
     }
 
     fn authorization(&self) -> Option<String> {
@@ -71,12 +80,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let agent = Agent::new_with_config(Agent::config_builder().http_status_as_error(false).build());
     match &args.action {
         Action::Export(transfer) => export(&agent, transfer),
-        Action::Import(transfer) => import(&agent, transfer),
+        Action::Import { transfer, kv } => import(&agent, transfer, *kv),
     }
 }
 
 fn export(agent: &Agent, transfer: &Transfer) -> Result<()> {
-    let mut request = agent.get(transfer.url());
+    let mut request = agent.get(transfer.url(None));
     if let Some(authorization) = transfer.authorization() {
         request = request.header("authorization", authorization);
     }
@@ -93,16 +102,19 @@ fn export(agent: &Agent, transfer: &Transfer) -> Result<()> {
     Ok(())
 }
 
-fn import(agent: &Agent, transfer: &Transfer) -> Result<()> {
+fn import(agent: &Agent, transfer: &Transfer, kv: Option<KvPrecision>) -> Result<()> {
     let file =
         File::open(&transfer.file).with_context(|| format!("cannot read {}", transfer.file.display()))?;
-    let mut request = agent.put(transfer.url()).header("content-type", "application/octet-stream");
+    let mut request = agent.put(transfer.url(kv)).header("content-type", "application/octet-stream");
     if let Some(authorization) = transfer.authorization() {
         request = request.header("authorization", authorization);
     }
     let mut answer = checked(request.send(file).with_context(|| unreachable(transfer))?)?;
     let answer: Value = serde_json::from_str(&answer.body_mut().read_to_string()?)?;
-    output::line(format_args!("{} tokens need not be computed again", answer["tokens_reused"]))?;
+    let pages = answer["kv_pages"].as_object().into_iter().flatten();
+    let pages: Vec<String> = pages.map(|(precision, pages)| format!("{pages} in {precision}")).collect();
+    let tokens = &answer["tokens_reused"];
+    output::line(format_args!("{tokens} tokens need not be computed again; pages: {}", pages.join(", ")))?;
     Ok(())
 }
 

@@ -1,0 +1,114 @@
+//! Which precisions of keys and values a model bears: measured when a file is first loaded, then remembered beside the
+//! models.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::Result;
+use lichen_backend::KvPrecision;
+use lichen_cpu::PAGE_TOKENS;
+use lichen_engine::KvGate;
+use lichen_hub::HubConfig;
+use lichen_server::Language;
+use lichen_session::digest;
+use serde_json::{Map, Value, json};
+
+use crate::language::ModelLanguage;
+use crate::load::{ComputeArgs, NumericsArg, Opened};
+use crate::memory::Memory;
+use crate::output;
+use crate::sessions::{PAGE_FORMAT, tag};
+
+/// What precisions are measured on: prose, numbers, code and a list, since none of them stands for all.
+const TEXT: &str = include_str!("kv_gate.txt");
+/// Part of the name of what is remembered; it changes with the way to measure.
+const REVISION: &str = "kv gate, revision 1";
+/// More than any file of divergences has.
+const MOST_BYTES: u64 = 4096;
+
+/// What is remembered of a model.
+pub(crate) fn known(opened: &Opened) -> Option<KvGate> {
+    let file = file(opened);
+    if fs::metadata(&file).ok()?.len() > MOST_BYTES {
+        return None;
+    }
+    let told: Value = serde_json::from_slice(&fs::read(file).ok()?).ok()?;
+    let divergence = |precision: KvPrecision| Some((precision, told[precision.name()].as_f64()?));
+    KvGate::MEASURED.into_iter().map(divergence).collect::<Option<_>>().map(KvGate::new)
+}
+
+/// Measures in single precision, and remembers.
+///
+/// # Errors
+/// The backend refuses the model or fails.
+pub(crate) fn measure(opened: &Opened, compute: &ComputeArgs, language: &ModelLanguage) -> Result<KvGate> {
+    output::note("measuring which precisions of keys and values the model bears, once for this file");
+    let compute = ComputeArgs { numerics: NumericsArg::Float32, ..compute.clone() };
+    let mut executor = opened.executor(&compute)?;
+    let gate = KvGate::measure(&mut *executor, &language.encode(TEXT, true, false))?;
+    remember(opened, &gate);
+    Ok(gate)
+}
+
+/// As [`measure`], if memory has room for it; else every precision is used.
+///
+/// # Errors
+/// As [`measure`].
+pub(crate) fn measure_within(
+    memory: &Memory,
+    opened: &Opened,
+    compute: &ComputeArgs,
+    language: &ModelLanguage,
+) -> Result<KvGate> {
+    let plan = opened.spec.lower();
+    let page = lichen_cpu::page_bytes(&plan.kv, KvPrecision::F32);
+    let pages = KvGate::TOKENS.div_ceil(PAGE_TOKENS) as u64 * page;
+    let bytes = pages + lichen_cpu::scratch_bytes(&plan, PAGE_TOKENS, 0) + KvGate::logit_bytes(plan.vocab);
+    let Ok(_room) = memory.reserve_probe(bytes) else {
+        output::note("memory is too short to measure precisions of keys and values; all of them are used");
+        return Ok(KvGate::default());
+    };
+    measure(opened, compute, language)
+}
+
+/// Divergences and verdicts, for people and scripts.
+pub(crate) fn shown(gate: &KvGate) -> Value {
+    let one = |precision| {
+        let told = json!({
+            "allowed": gate.allows(precision),
+            "divergence": gate.divergence(precision),
+            "budget": KvGate::budget(precision),
+        });
+        (precision.name().to_owned(), told)
+    };
+    Value::Object(KvGate::MEASURED.into_iter().map(one).collect::<Map<_, _>>())
+}
+
+/// Keeps what was measured. Without a place for it, it is measured again the next time.
+fn remember(opened: &Opened, gate: &KvGate) {
+    let file = file(opened);
+    // What is no number in JSON is far over every budget.
+    let divergence = |precision| gate.divergence(precision).filter(|divergence| divergence.is_finite());
+    let told: Map<_, _> = KvGate::MEASURED
+        .into_iter()
+        .map(|precision| (precision.name().to_owned(), json!(divergence(precision).unwrap_or(f64::MAX))))
+        .collect();
+    let part = file.with_extension(format!("part{}", std::process::id()));
+    let written = file
+        .parent()
+        .map_or(Ok(()), fs::create_dir_all)
+        .and_then(|()| fs::write(&part, Value::Object(told).to_string()))
+        .and_then(|()| fs::rename(&part, &file));
+    if let Err(error) = written {
+        output::note(format_args!("the precisions that the model bears can't be remembered: {error}"));
+    }
+}
+
+/// Where it is remembered what a model bears.
+fn file(opened: &Opened) -> PathBuf {
+    let tag = tag(opened);
+    let name =
+        digest([tag.as_bytes().as_slice(), PAGE_FORMAT.as_bytes(), REVISION.as_bytes(), TEXT.as_bytes()]);
+    let name: String = name[..16].iter().map(|byte| format!("{byte:02x}")).collect();
+    HubConfig::from_env().home.join("kv-gate").join(name).with_extension("json")
+}
