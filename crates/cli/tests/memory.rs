@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use support::lichen;
@@ -268,9 +268,9 @@ fn prompts_that_fit_alone_and_not_together_are_answered_one_after_another() {
         classes.find(|class| class["class"] == "kv_floor").unwrap()["reserved_bytes"].clone()
     };
     // The engine settles after its last answer has left.
-    let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
-    while promised(&server.memory()) != 0 && std::time::Instant::now() < until {
-        std::thread::sleep(std::time::Duration::from_millis(20));
+    let until = Instant::now() + Duration::from_secs(10);
+    while promised(&server.memory()) != 0 && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(20));
     }
     let memory = server.memory();
     assert_eq!(promised(&memory), 0, "promises are given back: {memory}");
