@@ -1,11 +1,12 @@
-//! Which precisions of keys and values a model bears: measured when a file is first loaded, then remembered beside the
-//! models.
+//! Which precisions of keys and values a model bears: measured once for a file, then remembered beside the models.
+
+mod background;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use lichen_backend::KvPrecision;
+use lichen_backend::{Executor, KvPrecision};
 use lichen_cpu::PAGE_TOKENS;
 use lichen_engine::KvGate;
 use lichen_hub::HubConfig;
@@ -28,47 +29,81 @@ const MOST_BYTES: u64 = 4096;
 
 /// What is remembered of a model.
 pub(crate) fn known(opened: &Opened) -> Option<KvGate> {
-    let file = file(opened);
-    if fs::metadata(&file).ok()?.len() > MOST_BYTES {
-        return None;
+    recall(&file(opened))
+}
+
+/// What it takes to measure a model, which has not begun. Nothing large is allocated before it begins.
+pub(crate) struct Measurement {
+    executor: Box<dyn Executor>,
+    text: Vec<u32>,
+    /// Bytes of its keys and values, scratch and logits.
+    bytes: u64,
+    /// Where the outcome is remembered.
+    file: PathBuf,
+}
+
+impl Measurement {
+    /// # Errors
+    /// The backend refuses the model.
+    pub(crate) fn new(opened: &Opened, compute: &ComputeArgs, language: &ModelLanguage) -> Result<Self> {
+        let plan = opened.spec.lower();
+        let page = lichen_cpu::page_bytes(&plan.kv, KvPrecision::F32);
+        let pages = KvGate::TOKENS.div_ceil(PAGE_TOKENS) as u64 * page;
+        let bytes =
+            pages + lichen_cpu::scratch_bytes(&plan, PAGE_TOKENS, 0) + KvGate::logit_bytes(plan.vocab);
+        let compute = ComputeArgs { numerics: NumericsArg::Float32, ..compute.clone() };
+        Ok(Self {
+            executor: opened.executor(&compute)?,
+            text: language.encode(TEXT, true, false),
+            bytes,
+            file: file(opened),
+        })
     }
-    let told: Value = serde_json::from_slice(&fs::read(file).ok()?).ok()?;
-    let divergence = |precision: KvPrecision| Some((precision, told[precision.name()].as_f64()?));
-    KvGate::MEASURED.into_iter().map(divergence).collect::<Option<_>>().map(KvGate::new)
+
+    /// What an earlier measurement of this file has found.
+    pub(crate) fn recall(&self) -> Option<KvGate> {
+        recall(&self.file)
+    }
+
+    /// Measures now, and remembers.
+    ///
+    /// # Errors
+    /// The backend fails.
+    pub(crate) fn run(mut self) -> Result<KvGate> {
+        output::note("measuring which precisions of keys and values the model bears, once for this file");
+        let measured = self.run_while(&mut || true)?;
+        Ok(measured.expect("nobody calls it off"))
+    }
+
+    /// As [`Measurement::run`], if memory has room for it; else precisions stay unmeasured.
+    ///
+    /// # Errors
+    /// As [`Measurement::run`].
+    pub(crate) fn run_within(self, memory: &Memory) -> Result<KvGate> {
+        let Ok(_room) = memory.reserve_probe(self.bytes) else {
+            output::note(
+                "memory is too short to measure precisions of keys and values; q5 and q4 aren't used",
+            );
+            return Ok(KvGate::unmeasured());
+        };
+        self.run()
+    }
+
+    /// Measures as long as it is told to go on, and remembers; `None` if it was called off.
+    fn run_while(&mut self, go_on: &mut dyn FnMut() -> bool) -> Result<Option<KvGate>> {
+        let measured = KvGate::measure(&mut *self.executor, &self.text, go_on)?;
+        if let Some(gate) = &measured {
+            remember(&self.file, gate);
+        }
+        Ok(measured)
+    }
 }
 
-/// Measures in single precision, and remembers.
-///
-/// # Errors
-/// The backend refuses the model or fails.
-pub(crate) fn measure(opened: &Opened, compute: &ComputeArgs, language: &ModelLanguage) -> Result<KvGate> {
-    output::note("measuring which precisions of keys and values the model bears, once for this file");
-    let compute = ComputeArgs { numerics: NumericsArg::Float32, ..compute.clone() };
-    let mut executor = opened.executor(&compute)?;
-    let gate = KvGate::measure(&mut *executor, &language.encode(TEXT, true, false))?;
-    remember(opened, &gate);
-    Ok(gate)
-}
-
-/// As [`measure`], if memory has room for it; else every precision is used.
-///
-/// # Errors
-/// As [`measure`].
-pub(crate) fn measure_within(
-    memory: &Memory,
-    opened: &Opened,
-    compute: &ComputeArgs,
-    language: &ModelLanguage,
-) -> Result<KvGate> {
-    let plan = opened.spec.lower();
-    let page = lichen_cpu::page_bytes(&plan.kv, KvPrecision::F32);
-    let pages = KvGate::TOKENS.div_ceil(PAGE_TOKENS) as u64 * page;
-    let bytes = pages + lichen_cpu::scratch_bytes(&plan, PAGE_TOKENS, 0) + KvGate::logit_bytes(plan.vocab);
-    let Ok(_room) = memory.reserve_probe(bytes) else {
-        output::note("memory is too short to measure precisions of keys and values; all of them are used");
-        return Ok(KvGate::default());
-    };
-    measure(opened, compute, language)
+/// Says so if keys and values are stored in a precision that the model turned out not to bear.
+pub(crate) fn warn(name: &str, gate: &KvGate, stored: KvPrecision) {
+    if gate.divergence(stored).is_some() && !gate.allows(stored) {
+        output::note(format_args!("{name} doesn't bear keys and values in {stored}, which --kv asks for"));
+    }
 }
 
 /// Divergences and verdicts, for people and scripts.
@@ -84,9 +119,17 @@ pub(crate) fn shown(gate: &KvGate) -> Value {
     Value::Object(KvGate::MEASURED.into_iter().map(one).collect::<Map<_, _>>())
 }
 
+fn recall(file: &Path) -> Option<KvGate> {
+    if fs::metadata(file).ok()?.len() > MOST_BYTES {
+        return None;
+    }
+    let told: Value = serde_json::from_slice(&fs::read(file).ok()?).ok()?;
+    let divergence = |precision: KvPrecision| Some((precision, told[precision.name()].as_f64()?));
+    KvGate::MEASURED.into_iter().map(divergence).collect::<Option<_>>().map(KvGate::new)
+}
+
 /// Keeps what was measured. Without a place for it, it is measured again the next time.
-fn remember(opened: &Opened, gate: &KvGate) {
-    let file = file(opened);
+fn remember(file: &Path, gate: &KvGate) {
     // What is no number in JSON is far over every budget.
     let divergence = |precision| gate.divergence(precision).filter(|divergence| divergence.is_finite());
     let told: Map<_, _> = KvGate::MEASURED
@@ -98,7 +141,7 @@ fn remember(opened: &Opened, gate: &KvGate) {
         .parent()
         .map_or(Ok(()), fs::create_dir_all)
         .and_then(|()| fs::write(&part, Value::Object(told).to_string()))
-        .and_then(|()| fs::rename(&part, &file));
+        .and_then(|()| fs::rename(&part, file));
     if let Err(error) = written {
         output::note(format_args!("the precisions that the model bears can't be remembered: {error}"));
     }

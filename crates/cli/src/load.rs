@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use lichen_backend::{Executor, KvPrecision};
 use lichen_cpu::{CpuConfig, Numerics, PAGE_TOKENS};
-use lichen_engine::{Engine, EngineConfig, KvGate};
+use lichen_engine::{Engine, EngineConfig, KvGate, Placement};
 use lichen_format::{Checkpoint, Metadata};
 use lichen_generate::Pooling;
 use lichen_hub::{Hub, HubConfig, ProgressBar, Reference};
@@ -17,10 +17,11 @@ use lichen_model::ModelSpec;
 use lichen_text::Tokenizer;
 
 use crate::executor::executor;
+use crate::kv_gate::{self, Measurement};
 use crate::language::ModelLanguage;
 use crate::memory::Memory;
 use crate::sessions::ModelSessions;
-use crate::{kv_gate, machine, output, vocabulary};
+use crate::{machine, output, vocabulary};
 
 /// How a model is loaded.
 #[derive(Debug, Clone, clap::Args)]
@@ -132,7 +133,7 @@ pub(crate) struct QueueArgs {
     kv: KvPrecision,
 
     /// Whether a precision that changes the model's predictions too much is left out when memory runs short. It is
-    /// measured when a file is loaded for the first time
+    /// measured once for a file, while the model is idle; until then q5 and q4 are left out
     #[arg(long, env = "LICHEN_KV_GATE", value_enum, default_value_t = Gate::Auto)]
     kv_gate: Gate,
 
@@ -175,7 +176,7 @@ pub(crate) enum Draft {
 /// Whether precisions are measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Gate {
-    /// Before the first use of a file
+    /// Once for a file
     Auto,
     /// Not at all; every precision is used
     Off,
@@ -222,7 +223,6 @@ pub(crate) struct Loaded {
     pub(crate) bytes: u64,
     spec: ModelSpec,
     precision: KvPrecision,
-    gate: KvGate,
 }
 
 /// The hub as the environment sets it up.
@@ -314,33 +314,30 @@ pub(crate) fn start(
 ) -> Result<Loaded> {
     let precision = compute.kv_precision(queue);
     let name = name.map_or_else(|| stem(&opened.path), str::to_owned);
-    let gate = memory.filter(|_| queue.kv_gate == Gate::Auto && precision != KvPrecision::F32);
-    let known = gate.and_then(|_| kv_gate::known(&opened));
-    let fit = |gate: &KvGate| {
+    let place = |gate: &KvGate| -> Result<Placed> {
         let wanted = |ctx_cap| EngineConfig {
             kv_gate: gate.clone(),
             ..Limits { ctx_cap, ..limits }.config(queue, &opened.spec, precision)
         };
-        opened.fit(wanted, limits.ctx_cap, memory)
+        let (config, needs) = opened.fit(wanted, limits.ctx_cap, memory)?;
+        let placement = memory.map(|memory| memory.place(&name, &opened.path, &needs)).transpose()?;
+        Ok(Placed { config, needs, placement })
     };
-    let place =
-        |needs: &ModelBytes| memory.map(|memory| memory.place(&name, &opened.path, needs)).transpose();
-    let (mut config, mut needs) = fit(&known.clone().unwrap_or_default())?;
-    let mut placement = place(&needs)?;
+    // What doesn't fit is refused before any more of the file is read.
+    let mut placed = place(&KvGate::default())?;
     let language = Arc::new(opened.language()?);
-    if let (Some(memory), None) = (gate, &known) {
-        let measured = kv_gate::measure_within(memory, &opened, compute, &language)?;
-        if measured.at_least(KvPrecision::Q4) != KvPrecision::Q4 {
-            // What was placed was too little.
-            drop(placement.take());
-            (config, needs) = fit(&measured)?;
-            placement = place(&needs)?;
-        }
-        config.kv_gate = measured;
+    let gated = memory.filter(|_| queue.kv_gate == Gate::Auto && precision != KvPrecision::F32);
+    let mut measurement = None;
+    if let Some(memory) = gated {
+        let measured_by = |compute: &ComputeArgs| Measurement::new(&opened, compute, &language);
+        (placed, measurement) = with_gate(placed, place, measured_by, compute, memory)?;
     }
-    if !config.kv_gate.allows(precision) {
-        output::note(format_args!("{name} doesn't bear keys and values in {precision}, which --kv asks for"));
+    let Placed { mut config, needs, placement } = placed;
+    if limits.ctx_cap.is_none() && config.context_cap < opened.spec.context as usize {
+        let (fits, context) = (config.context_cap, opened.spec.context);
+        output::note(format_args!("memory allows a context of {fits} tokens, the model {context}"));
     }
+    kv_gate::warn(&name, &config.kv_gate, precision);
     if let Some(memory) = memory {
         memory.note_gate(&name, &config.kv_gate);
     } else {
@@ -349,11 +346,13 @@ pub(crate) fn start(
         let free = machine::memory().map_or(u64::MAX, |(_, available)| available);
         config.kv_pages = config.kv_pages.min((free / UNWATCHED_SHARE / page.max(1)) as usize);
     }
-    let gate = config.kv_gate.clone();
     let executor = opened.executor(compute)?;
     let engine = Engine::start_placed(executor, language.tokenizer.clone(), config, placement)
         .context("the engine's thread could not be started")?;
     let engine = Arc::new(engine);
+    if let (Some(memory), Some(measurement)) = (memory, measurement) {
+        measurement.run_when_idle(&name, memory, &engine)?;
+    }
     Ok(Loaded {
         name,
         sessions: Arc::new(ModelSessions::new(engine.clone(), &opened)),
@@ -364,8 +363,47 @@ pub(crate) fn start(
         bytes: needs.with_context(Residency::Resident, needs.context_cap),
         spec: opened.spec,
         precision,
-        gate,
     })
+}
+
+/// A model's limits and needs with one gate, and what was reserved for it.
+struct Placed {
+    config: EngineConfig,
+    needs: ModelBytes,
+    placement: Option<Placement>,
+}
+
+/// Places a model with what is remembered of the precisions that it bears. What isn't known is measured later if the
+/// model has a context as long without; else now.
+fn with_gate(
+    placed: Placed,
+    place: impl Fn(&KvGate) -> Result<Placed>,
+    measured_by: impl Fn(&ComputeArgs) -> Result<Measurement>,
+    compute: &ComputeArgs,
+    memory: &Memory,
+) -> Result<(Placed, Option<Measurement>)> {
+    let one_thread = ComputeArgs { threads: Some(NonZeroUsize::MIN), ..compute.clone() };
+    let measurement = measured_by(&one_thread)?;
+    let again = |placed: Placed, gate: KvGate| {
+        if gate.at_least(KvPrecision::Q4) == KvPrecision::Q4 {
+            let config = EngineConfig { kv_gate: gate, ..placed.config };
+            return Ok(Placed { config, ..placed });
+        }
+        // What was placed was too little.
+        drop(placed);
+        place(&gate)
+    };
+    if let Some(known) = measurement.recall() {
+        return Ok((again(placed, known)?, None));
+    }
+    let context_cap = placed.config.context_cap;
+    match again(placed, KvGate::unmeasured()) {
+        Ok(careful) if careful.config.context_cap == context_cap => Ok((careful, Some(measurement))),
+        _ => {
+            let gate = measured_by(compute)?.run_within(memory)?;
+            Ok((place(&gate)?, None))
+        }
+    }
 }
 
 impl Loaded {
@@ -375,13 +413,15 @@ impl Loaded {
     /// The context is longer than the one that the model was loaded for.
     pub(crate) fn limiter(&self) -> impl Fn(&QueueArgs, Limits) -> Result<()> + Send + Sync + 'static {
         let (engine, spec, precision) = (self.engine.clone(), self.spec.clone(), self.precision);
-        let gate = self.gate.clone();
         move |queue, limits| {
             if limits.ctx_cap.is_some_and(|cap| cap.get() > spec.context) {
                 bail!("the model was loaded for {} tokens; load it again for more", spec.context);
             }
             let config = limits.config(queue, &spec, precision);
-            engine.reconfigure(EngineConfig { kv_gate: gate.clone(), ..config });
+            engine.reconfigure(|running| {
+                let kv_gate = std::mem::take(&mut running.kv_gate);
+                *running = EngineConfig { kv_gate, ..config };
+            });
             Ok(())
         }
     }

@@ -58,6 +58,11 @@ impl Memory {
         self.governor.ledger().reserve(&Owner::new("probe", 0), Class::Scratch, bytes)
     }
 
+    /// Whether memory is not short.
+    pub(crate) fn is_ample(&self) -> bool {
+        self.governor.level() == Level::Normal
+    }
+
     /// Tells people which precisions a model bears.
     pub(crate) fn note_gate(&self, name: &str, gate: &KvGate) {
         self.gates().insert(name.to_owned(), gate.clone());

@@ -11,7 +11,6 @@ use lichen_memory::{ModelBytes, Residency};
 
 use crate::load::{ComputeArgs, Limits, Opened, PRECISIONS, QueueArgs};
 use crate::memory::Memory;
-use crate::output;
 
 /// What one token takes in the tables of a tokenizer, as measured: its text, its place in two maps and its merges, with
 /// what the allocator keeps of the metadata that they are read from.
@@ -30,8 +29,7 @@ impl Opened {
         Ok(needs.with_context(Residency::Resident, needs.context_cap))
     }
 
-    /// The limits of its engine and what it needs with them. A context cap that nobody asked for gives way to memory,
-    /// and says so.
+    /// The limits of its engine and what it needs with them. A context cap that nobody asked for gives way to memory.
     ///
     /// # Errors
     /// A tensor is missing.
@@ -48,7 +46,6 @@ impl Opened {
         if !(SHORTEST_CONTEXT..config.context_cap).contains(&fits) {
             return Ok((config, needs));
         }
-        output::note(format!("memory allows a context of {fits} tokens, the model {}", config.context_cap));
         let config = wanted(u32::try_from(fits).ok().and_then(NonZeroU32::new));
         let needs = self.model_bytes(&config)?;
         Ok((config, needs))
@@ -70,7 +67,7 @@ impl Opened {
             page: PRECISIONS.map(|precision| page(if single { KvPrecision::F32 } else { precision })),
             page_tokens: PAGE_TOKENS as u64,
             fine_pages: FINE_PAGES as u64,
-            floor: ladder(config.kv_floor()),
+            floor: config.promised_precision(),
             context_cap: config.context_cap as u64,
             scratch: lichen_cpu::scratch_bytes(&plan, tokens, rows) + draw,
             weights_mapped: self.spec.weight_bytes(&self.checkpoint)? + self.head_bytes(),
@@ -90,10 +87,4 @@ impl Opened {
         let tokens = self.checkpoint.metadata.strings("tokenizer.ggml.tokens").map_or(0, <[String]>::len);
         tokens as u64 * TOKEN_BYTES
     }
-}
-
-/// The ladder's name for a precision; single precision, which is outside of it, counts with its own bytes everywhere.
-fn ladder(precision: KvPrecision) -> lichen_memory::KvPrecision {
-    let place = PRECISIONS.into_iter().position(|other| other == precision);
-    lichen_memory::KvPrecision::ALL[place.unwrap_or(0)]
 }

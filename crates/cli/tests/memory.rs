@@ -7,7 +7,7 @@ mod support;
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpStream;
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -35,7 +35,12 @@ impl Server {
     }
 
     fn within(budget: &str, model: &PathBuf, options: &[&str]) -> Result<Self, String> {
-        let mut child = lichen()
+        Self::begin(lichen(), budget, model, options)
+    }
+
+    /// Starts the program as it was set up.
+    fn begin(mut program: Command, budget: &str, model: &PathBuf, options: &[&str]) -> Result<Self, String> {
+        let mut child = program
             .args(["serve", "--port", "0", "--threads", "2", "--access-log", "off", "--ram-budget", budget])
             .args(options)
             .arg("--model")
@@ -367,4 +372,29 @@ fn a_plan_measures_which_precisions_a_model_bears_and_a_server_remembers() {
     }
     let (remembered, told) = plan(&["--probe"]);
     assert!(remembered == measured && !told.contains("measuring"), "{remembered} {told}");
+}
+
+#[test]
+fn a_server_is_ready_before_precisions_are_measured_and_uses_coarse_ones_only_after() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = support::model("llama/model-f16.gguf");
+    let start = |options: &[&str]| {
+        let mut program = lichen();
+        program.env("LICHEN_HOME", folder.path());
+        Server::begin(program, "200M", &model, options).unwrap()
+    };
+    let gate = |server: &Server| server.memory()["kv_gate"]["small"].clone();
+    let server = start(&[]);
+    let unmeasured = gate(&server);
+    let verdicts = ["q8", "q5", "q4"].map(|precision| unmeasured[precision]["allowed"].clone());
+    assert_eq!(verdicts, [true, false, false], "{unmeasured}");
+    let until = Instant::now() + Duration::from_secs(60);
+    while gate(&server)["q4"]["divergence"] == Value::Null && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let measured = gate(&server);
+    assert_eq!(measured["q4"]["allowed"], true, "{measured}");
+    drop(server);
+    assert_eq!(gate(&start(&[])), measured, "it is remembered");
+    assert_eq!(gate(&start(&["--kv-gate", "off"]))["q4"]["allowed"], true, "nobody asks");
 }

@@ -44,7 +44,7 @@ impl Engine {
             default_tokens: config.answer_reserve as u64,
         };
         let slots = Slots { running: lock(&self.shared).stats.running, target: config.max_running.max(1) };
-        let model = ModelBytes { context_cap: config.context_cap as u64, ..member.model };
+        let model = ModelBytes { context_cap: config.context_cap as u64, ..member.model() };
         let TurnVerdict::Refuse(refusal) = admit_turn(&model, turn, slots, &member.standing()) else {
             return Ok(());
         };
@@ -147,7 +147,7 @@ impl Worker<'_> {
             Turn { prompt_tokens: tokens as u64, shared_tokens: 0, max_tokens: Some(0), default_tokens: 0 };
         let slots = Slots { running: self.scheduler.running().count(), target: self.limits().max_running };
         // The cap may have been lowered since it was taken.
-        let model = ModelBytes { context_cap: u64::MAX, ..member.model };
+        let model = ModelBytes { context_cap: u64::MAX, ..member.model() };
         let need = match admit_turn(&model, turn, slots, &member.standing()) {
             TurnVerdict::Admit { reserve, .. } => reserve,
             TurnVerdict::Queue { need, .. } if reach == Reach::Margin => need,
@@ -245,7 +245,7 @@ impl Worker<'_> {
         let tokens = sequence.reserve(self.config.answer_reserve);
         let owners = member.ledger().snapshot().largest.into_iter();
         let error = GenerateError::MemoryOverBudget {
-            need_bytes: member.model.turn_bytes(tokens as u64, 0, 0),
+            need_bytes: member.model().turn_bytes(tokens as u64, 0, 0),
             available_bytes: member.standing().available(),
             level: member.level().name(),
             largest: owners.map(|(owner, bytes)| (owner.to_string(), bytes)).collect(),

@@ -7,17 +7,19 @@ use lichen_op::Batch;
 const CONTEXT: usize = 320;
 /// Tokens that are compared.
 const COMPARED: usize = 32;
-/// Tokens of a step that computes context.
-const STEP: usize = 64;
+/// Tokens of a step that computes context. Steps are short: between two of them a measurement can be called off.
+const STEP: usize = 16;
 /// Compared tokens of a step: rows of logits are large.
 const ROWS: usize = 8;
 /// The number of the sequence of a measurement.
 const SEQUENCE: u64 = u64::MAX;
 
-/// The divergences of a model's precisions from half precision. What has not been measured is allowed.
+/// The divergences of a model's precisions from half precision.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct KvGate {
     divergences: Vec<(KvPrecision, f64)>,
+    /// Whether precisions that have not been measured are left out.
+    careful: bool,
 }
 
 impl KvGate {
@@ -36,23 +38,39 @@ impl KvGate {
         }
     }
 
-    /// A gate from divergences that are known, in nats.
+    /// A gate from divergences that are known, in nats. What has not been measured is allowed.
     pub fn new(divergences: Vec<(KvPrecision, f64)>) -> Self {
-        Self { divergences }
+        Self { divergences, careful: false }
+    }
+
+    /// The gate of a model that has not been measured yet: no precision below 8 bits, which have been harmless for all
+    /// models so far.
+    pub fn unmeasured() -> Self {
+        Self { divergences: Vec::new(), careful: true }
     }
 
     /// Measures on [`KvGate::TOKENS`] tokens of a text; a shorter one begins again. A sequence is computed at the
     /// precision that `executor` writes pages in, and then brought from precision to precision as a running one would
     /// be. The executor should compute in single precision: rounding of activations would drown what is measured.
     ///
+    /// Before each step `go_on` is asked; `None` if it says no.
+    ///
     /// # Errors
     /// If the backend fails.
-    pub fn measure(executor: &mut dyn Executor, text: &[u32]) -> Result<Self, ExecutorError> {
+    pub fn measure(
+        executor: &mut dyn Executor,
+        text: &[u32],
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<Self>, ExecutorError> {
         let tokens: Vec<u32> = text.iter().copied().cycle().take(Self::TOKENS).collect();
         executor.set_kv_precision(KvPrecision::F32);
-        let measured = divergences(executor, &tokens);
+        let measured = divergences(&mut Steps { executor, go_on }, &tokens);
         executor.drop_sequence(SEQUENCE);
-        Ok(Self { divergences: measured? })
+        match measured {
+            Ok(divergences) => Ok(Some(Self::new(divergences))),
+            Err(Ended::CalledOff) => Ok(None),
+            Err(Ended::Failed(error)) => Err(error),
+        }
     }
 
     /// Bytes of logits that a measurement keeps.
@@ -70,8 +88,11 @@ impl KvGate {
 
     /// Whether a precision is within its budget.
     pub fn allows(&self, precision: KvPrecision) -> bool {
-        // No number is no divergence that could be borne.
-        self.divergence(precision).is_none_or(|divergence| divergence <= Self::budget(precision))
+        match self.divergence(precision) {
+            // No number is no divergence that could be borne.
+            Some(divergence) => divergence <= Self::budget(precision),
+            None => !self.careful || precision >= KvPrecision::Q8,
+        }
     }
 
     /// This precision, or the next finer one that is allowed.
@@ -81,22 +102,52 @@ impl KvGate {
     }
 }
 
-fn divergences(
-    executor: &mut dyn Executor,
-    tokens: &[u32],
-) -> Result<Vec<(KvPrecision, f64)>, ExecutorError> {
-    for (step, part) in tokens[..CONTEXT].chunks(STEP).enumerate() {
-        let mut batch = Batch::default();
-        batch.push(SEQUENCE, step * STEP, part, false);
-        executor.run(&batch)?;
+/// Why a measurement gave nothing.
+enum Ended {
+    CalledOff,
+    Failed(ExecutorError),
+}
+
+impl From<ExecutorError> for Ended {
+    fn from(error: ExecutorError) -> Self {
+        Self::Failed(error)
     }
-    let reference = compared(executor, tokens).collect::<Result<Vec<_>, _>>()?;
+}
+
+/// The steps of a measurement.
+struct Steps<'a> {
+    executor: &'a mut dyn Executor,
+    go_on: &'a mut dyn FnMut() -> bool,
+}
+
+impl Steps<'_> {
+    fn run(&mut self, past: usize, tokens: &[u32], compared: bool) -> Result<Vec<f32>, Ended> {
+        if !(self.go_on)() {
+            return Err(Ended::CalledOff);
+        }
+        let mut batch = Batch::default();
+        batch.push(SEQUENCE, past, tokens, compared);
+        Ok(self.executor.run(&batch)?)
+    }
+
+    /// The logits of the compared tokens, some rows at a time.
+    fn compared(&mut self, tokens: &[u32]) -> impl Iterator<Item = Result<Vec<f32>, Ended>> {
+        let parts = tokens[CONTEXT..].chunks(ROWS).enumerate();
+        parts.map(|(step, part)| self.run(CONTEXT + step * ROWS, part, true))
+    }
+}
+
+fn divergences(steps: &mut Steps<'_>, tokens: &[u32]) -> Result<Vec<(KvPrecision, f64)>, Ended> {
+    for (step, part) in tokens[..CONTEXT].chunks(STEP).enumerate() {
+        steps.run(step * STEP, part, false)?;
+    }
+    let reference = steps.compared(tokens).collect::<Result<Vec<_>, _>>()?;
+    let vocab = steps.executor.vocab();
     let mut measured = Vec::new();
     for precision in KvGate::MEASURED {
-        executor.requantise(PageSet::Sequence(SEQUENCE), precision)?;
-        let vocab = executor.vocab();
+        steps.executor.requantise(PageSet::Sequence(SEQUENCE), precision)?;
         let mut sum = 0.0;
-        for (logits, reference) in compared(executor, tokens).zip(&reference) {
+        for (logits, reference) in steps.compared(tokens).zip(&reference) {
             let logits = logits?;
             let rows = reference.chunks_exact(vocab).zip(logits.chunks_exact(vocab));
             sum += rows.map(|(reference, logits)| divergence(reference, logits)).sum::<f64>();
@@ -104,18 +155,6 @@ fn divergences(
         measured.push((precision, sum / COMPARED as f64));
     }
     Ok(measured)
-}
-
-/// The logits of the compared tokens, some rows at a time.
-fn compared(
-    executor: &mut dyn Executor,
-    tokens: &[u32],
-) -> impl Iterator<Item = Result<Vec<f32>, ExecutorError>> {
-    tokens[CONTEXT..].chunks(ROWS).enumerate().map(|(step, part)| {
-        let mut batch = Batch::default();
-        batch.push(SEQUENCE, CONTEXT + step * ROWS, part, true);
-        executor.run(&batch)
-    })
 }
 
 /// How far the predictions of `logits` are from those of `reference`: the Kullback-Leibler divergence of their
@@ -152,7 +191,9 @@ mod tests {
         assert_eq!([Q4, Q5, Q8, F16].map(|asked| coarse.at_least(asked)), [Q8, Q8, Q8, F16]);
         let broken = gate(f64::NAN, 1.0, f64::INFINITY);
         assert_eq!([Q4, Q5, Q8, F16].map(|asked| broken.at_least(asked)), [F16; 4]);
-        assert_eq!(KvGate::default().at_least(Q4), Q4, "what is not known is allowed");
+        assert_eq!(KvGate::default().at_least(Q4), Q4, "what nobody asks for is allowed");
+        let unmeasured = KvGate::unmeasured();
+        assert_eq!([Q4, Q5, Q8, F16].map(|asked| unmeasured.at_least(asked)), [Q8, Q8, Q8, F16]);
     }
 
     #[test]

@@ -79,6 +79,12 @@ impl EngineConfig {
     pub fn kv_floor(&self) -> KvPrecision {
         self.kv_at_most(KvPrecision::Q4)
     }
+
+    /// [`EngineConfig::kv_floor`] by the ladder's name.
+    #[must_use]
+    pub fn promised_precision(&self) -> lichen_memory::KvPrecision {
+        memory::rank(self.kv_floor())
+    }
 }
 
 impl Default for EngineConfig {
@@ -183,10 +189,15 @@ impl Engine {
     }
 
     /// Changes the limits. Requests that were taken keep what they were promised.
-    pub fn reconfigure(&self, config: EngineConfig) {
-        *lock(&self.config) = config.clone();
-        // Sending fails only if the thread has ended, which the next request will be told.
-        let _ = self.commands().send(Command::Reconfigure(config));
+    pub fn reconfigure(&self, change: impl FnOnce(&mut EngineConfig)) {
+        let mut config = lock(&self.config);
+        change(&mut config);
+        if let Some(member) = &self.member {
+            member.promise_in(config.promised_precision());
+        }
+        // Sending fails only if the thread has ended, which the next request will be told. The lock is kept so that the
+        // thread has changes in the order of those who make them.
+        let _ = self.commands().send(Command::Reconfigure(config.clone()));
     }
 
     /// The limits in force.

@@ -57,7 +57,7 @@ impl Worker<'_> {
         let of = |id: u64| {
             let sequence = &self.sequences[&id];
             let tokens = sequence.promised.max(sequence.tokens().len() + 1);
-            member.model.turn_bytes(tokens as u64, 0, 0)
+            member.model().turn_bytes(tokens as u64, 0, 0)
         };
         self.scheduler.running().map(of).sum()
     }
@@ -83,7 +83,7 @@ impl Worker<'_> {
         };
         let (Some(id), None) = (running.next(), running.next()) else { return false };
         let tokens = self.sequences[&id].tokens().len() + 1;
-        member.model.turn_bytes(tokens as u64, 0, 0) > self.account.most_active()
+        member.model().turn_bytes(tokens as u64, 0, 0) > self.account.most_active()
     }
 
     /// Pages that could be made if everything gave way that can.

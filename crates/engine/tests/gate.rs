@@ -44,7 +44,7 @@ impl Executor for Fragile {
 
 fn config(bears: KvPrecision, kv_precision: KvPrecision) -> EngineConfig {
     let mut model = Fragile { bears, stored: KvPrecision::F16, fails: false };
-    let kv_gate = KvGate::measure(&mut model, &[1, 2, 3]).unwrap();
+    let kv_gate = KvGate::measure(&mut model, &[1, 2, 3], &mut || true).unwrap().unwrap();
     EngineConfig { kv_gate, kv_precision, ..EngineConfig::default() }
 }
 
@@ -63,5 +63,22 @@ fn promises_are_made_in_the_coarsest_precision_that_the_model_bears() {
 #[test]
 fn a_backend_that_fails_gives_no_verdict() {
     let mut model = Fragile { bears: KvPrecision::Q4, stored: KvPrecision::F16, fails: true };
-    assert!(KvGate::measure(&mut model, &[1]).is_err());
+    assert!(KvGate::measure(&mut model, &[1], &mut || true).is_err());
+}
+
+#[test]
+fn a_measurement_can_be_called_off_before_each_step() {
+    let measure = |steps: usize| {
+        let mut model = Fragile { bears: KvPrecision::Q4, stored: KvPrecision::F16, fails: false };
+        let mut left = steps;
+        let mut go_on = || left.checked_sub(1).map(|fewer| left = fewer).is_some();
+        (KvGate::measure(&mut model, &[1], &mut go_on).unwrap(), left, model.stored)
+    };
+    let (gate, unused, _) = measure(1000);
+    assert!(gate.is_some());
+    let needed = 1000 - unused;
+    for steps in 0..needed {
+        assert_eq!(measure(steps), (None, 0, KvPrecision::F16), "nothing is left of its sequence");
+    }
+    assert!(measure(needed).0.is_some());
 }

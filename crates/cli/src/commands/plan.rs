@@ -7,9 +7,10 @@ use lichen_memory::{KvPrecision, ModelBytes};
 use serde_json::{Map, Value, json};
 
 use crate::commands::serve::size;
+use crate::kv_gate::{self, Measurement};
 use crate::load::{LimitArgs, LoadArgs, Opened, PRECISIONS, open};
 use crate::memory::{Memory, PROCESS_BYTES};
-use crate::{kv_gate, output};
+use crate::output;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -38,7 +39,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let opened = open(&args.model, args.load.ctx_cap)?;
     let gate = match kv_gate::known(&opened) {
-        None if args.probe => kv_gate::measure(&opened, &args.load.compute, &opened.language()?)?,
+        None if args.probe => Measurement::new(&opened, &args.load.compute, &opened.language()?)?.run()?,
         known => known.unwrap_or_default(),
     };
     let config = EngineConfig { kv_gate: gate.clone(), ..args.limits.config(&args.load, &opened.spec) };

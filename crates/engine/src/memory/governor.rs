@@ -82,8 +82,7 @@ pub(crate) struct Member {
     shared: Arc<Shared>,
     /// Nothing once the engine ends.
     commands: Mutex<Option<Sender<Command>>>,
-    /// What it needs.
-    pub(crate) model: ModelBytes,
+    model: Mutex<ModelBytes>,
     yields: Mutex<Yields>,
     /// When the oldest of its running sequences began, in nanoseconds since the governor's start; the largest number
     /// if none runs.
@@ -104,6 +103,16 @@ pub(crate) struct Relief {
 impl Member {
     pub(crate) fn ledger(&self) -> &Ledger {
         &self.shared.ledger
+    }
+
+    /// What it needs.
+    pub(crate) fn model(&self) -> ModelBytes {
+        *lock(&self.model)
+    }
+
+    /// From now on promises are made in this precision.
+    pub(crate) fn promise_in(&self, floor: lichen_memory::KvPrecision) {
+        lock(&self.model).floor = floor;
     }
 
     pub(crate) fn level(&self) -> Level {
@@ -244,8 +253,8 @@ impl Governor {
     /// Bytes of keys and values of the largest context that a loaded model was admitted with.
     pub fn largest_context(&self) -> u64 {
         let members = self.0.shared.members();
-        let context = |member: &Arc<Member>| member.model.turn_bytes(member.model.context_cap, 0, 0);
-        members.iter().map(context).max().unwrap_or(0)
+        let models = members.iter().map(|member| member.model());
+        models.map(|model| model.turn_bytes(model.context_cap, 0, 0)).max().unwrap_or(0)
     }
 
     /// Takes in an engine.
@@ -254,7 +263,7 @@ impl Governor {
             owner,
             shared: self.0.shared.clone(),
             commands: Mutex::new(Some(commands)),
-            model,
+            model: Mutex::new(model),
             yields: Mutex::default(),
             oldest: AtomicU64::new(u64::MAX),
             relieved: Mutex::default(),
@@ -325,7 +334,7 @@ impl Watch {
             passes: members.iter().map(passes).sum(),
             weight_bytes: members
                 .iter()
-                .map(|member| passes(member) * member.model.weights(Residency::Resident))
+                .map(|member| passes(member) * member.model().weights(Residency::Resident))
                 .sum(),
             failed_allocations: 0,
         };
