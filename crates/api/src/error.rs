@@ -112,6 +112,12 @@ pub enum Error {
         /// Seconds until there is likely room.
         estimate: u64,
     },
+    /// A session that has no state.
+    #[error("the session '{session}' has no state here: it was never used, or has been given up")]
+    SessionNotFound {
+        /// The name asked for.
+        session: String,
+    },
     /// No such route.
     #[error("there is no route {path}")]
     RouteNotFound {
@@ -167,7 +173,7 @@ impl Error {
             | Self::ContextOverBudget(_)
             | Self::TurnImpossible(_)
             | Self::MemoryImpossible { .. } => 400,
-            Self::ModelNotFound { .. } | Self::RouteNotFound { .. } => 404,
+            Self::ModelNotFound { .. } | Self::SessionNotFound { .. } | Self::RouteNotFound { .. } => 404,
             Self::Unauthorized { .. } => 401,
             Self::MethodNotAllowed { .. } => 405,
             Self::BodyTooLarge { .. } => 413,
@@ -191,6 +197,7 @@ impl Error {
             Self::MemoryOverBudget { .. } | Self::TurnOverMemory { .. } => "memory_over_budget",
             Self::MemoryImpossible { .. } | Self::TurnImpossible(_) => "memory_impossible",
             Self::QueueFull { .. } => "queue_full",
+            Self::SessionNotFound { .. } => "session_not_found",
             Self::RouteNotFound { .. } => "not_found",
             Self::MethodNotAllowed { .. } => "method_not_allowed",
             Self::BodyTooLarge { .. } => "request_too_large",
@@ -263,6 +270,7 @@ impl Error {
             Self::QueueFull { queued, limit, estimate } => {
                 json!({"queued": queued, "limit": limit, "estimate_s": estimate})
             }
+            Self::SessionNotFound { session } => json!({"session": session}),
             Self::RouteNotFound { path } => json!({"path": path}),
             Self::MethodNotAllowed { method, path } => json!({"method": method, "path": path}),
             Self::BodyTooLarge { limit } => json!({"limit_bytes": limit}),

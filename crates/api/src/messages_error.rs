@@ -34,7 +34,9 @@ fn kind(error: &Error) -> &'static str {
         | Error::MemoryImpossible { .. }
         | Error::MethodNotAllowed { .. } => "invalid_request_error",
         Error::Unauthorized { .. } => "authentication_error",
-        Error::ModelNotFound { .. } | Error::RouteNotFound { .. } => "not_found_error",
+        Error::ModelNotFound { .. } | Error::SessionNotFound { .. } | Error::RouteNotFound { .. } => {
+            "not_found_error"
+        }
         Error::BodyTooLarge { .. } => "request_too_large",
         Error::QueueFull { .. } => "rate_limit_error",
         Error::ModelNotReady { .. }

@@ -300,7 +300,7 @@ pub(crate) fn load(reference: &Reference, args: &LoadArgs, limits: &LimitArgs) -
     start(open(reference, args.ctx_cap)?, None, &args.compute, &limits.queue, of_model, None)
 }
 
-/// Starts the engine of a model.
+/// Starts the engine of a model, within the memory that is watched and so many bytes of it.
 ///
 /// # Errors
 /// It has no tokenizer that is supported, there is no room for it, or the backend refuses it.
@@ -310,8 +310,9 @@ pub(crate) fn start(
     compute: &ComputeArgs,
     queue: &QueueArgs,
     limits: Limits,
-    memory: Option<&Memory>,
+    within: Option<(&Memory, u64)>,
 ) -> Result<Loaded> {
+    let memory = within.map(|(memory, _)| memory);
     let precision = compute.kv_precision(queue);
     let name = name.map_or_else(|| stem(&opened.path), str::to_owned);
     let place = |gate: &KvGate| -> Result<Placed> {
@@ -319,7 +320,7 @@ pub(crate) fn start(
             kv_gate: gate.clone(),
             ..Limits { ctx_cap, ..limits }.config(queue, &opened.spec, precision)
         };
-        let (config, needs) = opened.fit(wanted, limits.ctx_cap, memory)?;
+        let (config, needs) = opened.fit(wanted, limits.ctx_cap, within)?;
         let placement = memory.map(|memory| memory.place(&name, &opened.path, &needs)).transpose()?;
         Ok(Placed { config, needs, placement })
     };

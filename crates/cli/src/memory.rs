@@ -6,18 +6,29 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use anyhow::{Context, Result, bail};
-use lichen_engine::{Governor, GovernorConfig, KvGate, MemoryReport, Placement};
+use lichen_engine::{Enlisted, Governor, GovernorConfig, KvGate, MemoryReport, Placement, Reliever};
 use lichen_memory::{
-    Class, Level, LoadVerdict, ModelBytes, OverBudget, Owner, Reservation, Residency, Standing, admit_load,
-    load_room, longest_context, probe::Linux,
+    Class, Level, LoadVerdict, ModelBytes, OverBudget, Owner, Reservation, Residency, Rung, Standing,
+    admit_load, load_room, longest_context, probe::Linux,
 };
-use lichen_server::MemoryView;
+use lichen_server::{IdleModels, MemoryView};
 use serde_json::{Map, Value, json};
 
 use crate::kv_gate;
 
 /// What the process takes beside models: code that has run, threads, connections, buffers (`bench/estimate.py`).
 pub(crate) const PROCESS_BYTES: u64 = 14 << 20;
+
+/// A model for which there is no room now, though there could be.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub(crate) struct NoRoom {
+    /// Bytes that it needs.
+    pub(crate) need: u64,
+    /// Bytes that it could have.
+    pub(crate) available: u64,
+    message: String,
+}
 
 /// Memory as this process shares it out.
 #[derive(Clone)]
@@ -42,6 +53,15 @@ impl Memory {
             .context("memory can't be watched; give --ram-budget")?;
         let process = governor.ledger().reserve(&Owner::new("process", 0), Class::Fixed, PROCESS_BYTES)?;
         Ok((Self { governor, overcommit_weights, mapped: Arc::default(), gates: Arc::default() }, process))
+    }
+
+    /// Has idle models go when memory is short, until what is returned is dropped.
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    pub(crate) fn relieve_with(&self, models: IdleModels) -> Result<Enlisted> {
+        let enlisted = self.governor.enlist(Rung::UnloadIdle, Arc::new(Unloader(models)));
+        enlisted.context("the thread that unloads idle models could not be started")
     }
 
     /// Bytes that models may have.
@@ -144,7 +164,8 @@ impl Memory {
         match admit_load(&asked, residency, asked.context_cap, (floors, 0), &standing) {
             LoadVerdict::Admit { .. } => {}
             LoadVerdict::Queue { need, available, .. } => {
-                bail!(self.over_budget(name, file, &asked, (need, available)))
+                let message = self.over_budget(name, file, &asked, (need, available));
+                return Err(NoRoom { need, available, message }.into());
             }
             LoadVerdict::Refuse(refusal) => {
                 let numbers = (refusal.need_bytes, refusal.available_bytes.min(self.room()));
@@ -152,7 +173,14 @@ impl Memory {
             }
         }
         let owner = Owner::new(name, 0);
-        let reserve = |class, bytes| self.governor.ledger().reserve(&owner, class, bytes).map(Arc::new);
+        let reserve = |class, bytes| {
+            let reserved = self.governor.ledger().reserve(&owner, class, bytes).map(Arc::new);
+            // Somebody else was quicker.
+            reserved.map_err(|over| {
+                let OverBudget { need, available, .. } = over;
+                NoRoom { need, available, message: over.to_string() }
+            })
+        };
         let weights = match self.shared(file) {
             Some(weights) => weights,
             None => {
@@ -194,6 +222,19 @@ impl Memory {
             shown(available),
             shown(limit),
         )
+    }
+}
+
+/// Unloads idle models for the governor.
+struct Unloader(IdleModels);
+
+impl Reliever for Unloader {
+    fn yields(&self) -> u64 {
+        self.0.bytes()
+    }
+
+    fn relieve(&self, bytes: u64) -> u64 {
+        self.0.unload(bytes)
     }
 }
 

@@ -7,7 +7,7 @@ use anyhow::Result;
 use lichen_backend::KvPrecision;
 use lichen_cpu::PAGE_TOKENS;
 use lichen_engine::{EngineConfig, FINE_PAGES};
-use lichen_memory::{ModelBytes, Residency};
+use lichen_memory::{ModelBytes, Residency, longest_context};
 
 use crate::load::{ComputeArgs, Limits, Opened, PRECISIONS, QueueArgs};
 use crate::memory::Memory;
@@ -19,17 +19,29 @@ const TOKEN_BYTES: u64 = 216;
 const SHORTEST_CONTEXT: usize = 512;
 
 impl Opened {
-    /// Bytes that the model needs under these limits before it has taken a request.
+    /// Bytes that the model needs under these limits before it has taken a request. A context cap that nobody asked for
+    /// is the longest that fits where no other model is loaded.
     ///
     /// # Errors
     /// A tensor is missing.
-    pub(crate) fn estimate(&self, compute: &ComputeArgs, queue: &QueueArgs, limits: Limits) -> Result<u64> {
+    pub(crate) fn estimate(
+        &self,
+        compute: &ComputeArgs,
+        queue: &QueueArgs,
+        limits: Limits,
+        memory: &Memory,
+    ) -> Result<u64> {
         let config = limits.config(queue, &self.spec, compute.kv_precision(queue));
         let needs = self.model_bytes(&config)?;
-        Ok(needs.with_context(Residency::Resident, needs.context_cap))
+        let alone = longest_within(&needs, memory, memory.for_models());
+        let gives_way = limits.ctx_cap.is_none() && alone >= SHORTEST_CONTEXT;
+        let context = if gives_way { needs.context_cap.min(alone as u64) } else { needs.context_cap };
+        Ok(needs.with_context(Residency::Resident, context))
     }
 
-    /// The limits of its engine and what it needs with them. A context cap that nobody asked for gives way to memory.
+    /// The limits of its engine and what it needs with them. A context cap that nobody asked for gives way to memory:
+    /// to what there is now within the given room, or else to what there is where no other model is loaded, so that
+    /// others may have to go.
     ///
     /// # Errors
     /// A tensor is missing.
@@ -37,13 +49,16 @@ impl Opened {
         &self,
         wanted: impl Fn(Option<NonZeroU32>) -> EngineConfig,
         ctx_cap: Option<NonZeroU32>,
-        memory: Option<&Memory>,
+        memory: Option<(&Memory, u64)>,
     ) -> Result<(EngineConfig, ModelBytes)> {
         let config = wanted(ctx_cap);
         let needs = self.model_bytes(&config)?;
-        let (Some(memory), None) = (memory, ctx_cap) else { return Ok((config, needs)) };
-        let fits = memory.longest_context(&self.path, &needs);
-        if !(SHORTEST_CONTEXT..config.context_cap).contains(&fits) {
+        let (Some((memory, room)), None) = (memory, ctx_cap) else { return Ok((config, needs)) };
+        let now = memory.longest_context(&self.path, &needs).min(longest_within(&needs, memory, room));
+        let alone = longest_within(&needs, memory, memory.for_models());
+        let worth_it = |tokens: &usize| *tokens >= SHORTEST_CONTEXT;
+        let fits = [now, alone].into_iter().find(worth_it).unwrap_or(config.context_cap);
+        if fits >= config.context_cap {
             return Ok((config, needs));
         }
         let config = wanted(u32::try_from(fits).ok().and_then(NonZeroU32::new));
@@ -87,4 +102,9 @@ impl Opened {
         let tokens = self.checkpoint.metadata.strings("tokenizer.ggml.tokens").map_or(0, <[String]>::len);
         tokens as u64 * TOKEN_BYTES
     }
+}
+
+/// Tokens of the longest context with which the model needs at most so many bytes.
+fn longest_within(needs: &ModelBytes, memory: &Memory, bytes: u64) -> usize {
+    usize::try_from(longest_context(needs, memory.residency(), bytes)).unwrap_or(usize::MAX)
 }

@@ -1,15 +1,14 @@
 //! Loads models for a running node.
 
 use std::num::{NonZeroU32, NonZeroUsize};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result};
 use lichen_hub::{Hub, Reference};
-use lichen_server::{LoadOrder, Loader, Model, ModelOptions, Progress};
+use lichen_server::{LoadError, LoadOrder, Loader, Model, ModelOptions, Progress};
 
 use crate::load::{self, ComputeArgs, Limits, QueueArgs};
-use crate::memory::Memory;
+use crate::memory::{Memory, NoRoom};
 use crate::output;
 
 /// Share of a load that is the transfer of its file; the rest is reading and binding it.
@@ -24,13 +23,13 @@ pub(crate) struct NodeLoader {
 }
 
 impl NodeLoader {
-    fn try_load(&self, order: &LoadOrder, progress: &dyn lichen_hub::Progress) -> Result<Model> {
+    fn try_load(&self, order: &LoadOrder, room: u64, progress: &dyn lichen_hub::Progress) -> Result<Model> {
         let reference: Reference = order.reference.parse()?;
         let path = self.hub.pull(&reference, progress)?.path;
         let limits = limits_of(&order.options)?;
         let opened = load::open_file(path, limits.ctx_cap)?;
-        let loaded =
-            load::start(opened, Some(&order.name), &self.compute, &self.queue, limits, Some(&self.memory))?;
+        let within = Some((&self.memory, room));
+        let loaded = load::start(opened, Some(&order.name), &self.compute, &self.queue, limits, within)?;
         let (limiter, queue) = (loaded.limiter(), self.queue.clone());
         let change = move |options: &ModelOptions| -> Result<(), String> {
             let changed = limits_of(options).and_then(|limits| limiter(&queue, limits));
@@ -41,6 +40,7 @@ impl NodeLoader {
             .with_sessions(loaded.sessions)
             .with_bytes(loaded.bytes)
             .with_ttl(order.ttl)
+            .with_pin(order.pinned)
             .with_options(order.options.clone())
             .with_change(Box::new(change)))
     }
@@ -62,7 +62,7 @@ impl NodeLoader {
         };
         let Some(path) = here else { return Ok(0) };
         let limits = limits_of(&order.options)?;
-        load::open_file(path, limits.ctx_cap)?.estimate(&self.compute, &self.queue, limits)
+        load::open_file(path, limits.ctx_cap)?.estimate(&self.compute, &self.queue, limits, &self.memory)
     }
 }
 
@@ -78,10 +78,13 @@ impl Loader for NodeLoader {
         self.try_estimate(order).map_err(|error| format!("{error:#}"))
     }
 
-    fn load(&self, order: &LoadOrder, progress: Progress) -> Result<Model, String> {
+    fn load(&self, order: &LoadOrder, room: u64, progress: Progress) -> Result<Model, LoadError> {
         let transfer =
             Transfer { progress: progress.clone(), total: AtomicU64::new(0), done: AtomicU64::new(0) };
-        let model = self.try_load(order, &transfer).map_err(|error| format!("{error:#}"))?;
+        let model = self.try_load(order, room, &transfer).map_err(|error| match error.downcast_ref() {
+            Some(&NoRoom { need, available, .. }) => LoadError::NoRoom { need, available },
+            None => LoadError::Failed(format!("{error:#}")),
+        })?;
         progress(1.0);
         Ok(model)
     }
@@ -136,10 +139,40 @@ impl lichen_hub::Progress for Transfer {
     }
 }
 
-/// Loads a model before the server starts, with a bar on the terminal.
+/// A model before the server starts: loaded, or else the bytes that it will take when a request asks for it.
+pub(crate) enum Begun {
+    Loaded(Box<Model>),
+    Declared(u64),
+}
+
+/// Loads models one after another before the server starts, with a bar on the terminal, within so many bytes. What
+/// doesn't fit beside those that are loaded is left for a request to ask for.
 ///
 /// # Errors
-/// As a load at run time.
-pub(crate) fn load_now(loader: &Arc<NodeLoader>, order: &LoadOrder) -> Result<Model> {
-    loader.try_load(order, &lichen_hub::ProgressBar::new())
+/// One of them can't be loaded, or not even alone.
+pub(crate) fn load_now(loader: &NodeLoader, orders: &[LoadOrder], limit: u64) -> Result<Vec<Begun>> {
+    let mut left = limit;
+    let mut begun: Vec<Begun> = Vec::new();
+    for order in orders {
+        let loaded = match loader.try_load(order, left, &lichen_hub::ProgressBar::new()) {
+            Ok(model) if begun.is_empty() || model.bytes() <= left => Some(model),
+            Ok(_) => None,
+            Err(error) if !begun.is_empty() && error.is::<NoRoom>() => None,
+            Err(error) => return Err(error),
+        };
+        begun.push(match loaded {
+            Some(model) => {
+                left = left.saturating_sub(model.bytes());
+                Begun::Loaded(Box::new(model))
+            }
+            None => {
+                output::note(format_args!(
+                    "{} doesn't fit beside the models before it; it is loaded when a request asks for it",
+                    order.name
+                ));
+                Begun::Declared(loader.try_estimate(order)?)
+            }
+        });
+    }
+    Ok(begun)
 }

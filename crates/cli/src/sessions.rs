@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use lichen_backend::KvPrecision;
-use lichen_engine::{Engine, SessionState};
-use lichen_server::{Restored, Sessions};
+use lichen_engine::{Engine, KeptSession, SessionState};
+use lichen_server::{Kept, Restored, Sessions};
 use lichen_session::{
     BlobError, BlobReader, BlobWriter, ModelTag, PAGE_TOKENS, Page, Profile, TensorIdentity, digest,
     model_tag, numerics_tag,
@@ -86,6 +86,15 @@ impl ModelSessions {
 }
 
 impl Sessions for ModelSessions {
+    fn list(&self) -> Vec<Kept> {
+        let kept = |KeptSession { session, tokens, bytes }| Kept { session, tokens, bytes };
+        self.engine.sessions().into_iter().map(kept).collect()
+    }
+
+    fn forget(&self, session: u64) -> Option<u64> {
+        self.engine.drop_session(session)
+    }
+
     fn export(&self, session: u64) -> Option<Vec<u8>> {
         let state = self.engine.export_session(session)?;
         // What the engine gives fits the model's own profile.

@@ -60,6 +60,17 @@ impl Server {
         (text, answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap())
     }
 
+    /// An exchange about sessions.
+    fn admin(&self, method: &str, path: &str) -> (String, Value) {
+        let mut socket = TcpStream::connect(self.address.strip_prefix("http://").unwrap()).unwrap();
+        let head = format!("{method} /admin/sessions{path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+        socket.write_all(head.as_bytes()).unwrap();
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.split(' ').nth(1).unwrap().to_owned(), serde_json::from_str(body).unwrap())
+    }
+
     fn session(&self, action: &str, file: &Path) -> Output {
         run(["session", action, "s", file.to_str().unwrap(), "--endpoint", &self.address])
     }
@@ -156,4 +167,34 @@ fn a_session_that_is_not_there_is_told_by_name() {
         stderr(&missing)
     );
     assert!(!folder.path().join("s.session").exists());
+}
+
+#[test]
+fn sessions_are_listed_by_name_and_dropped() {
+    let here = Server::start("llama/model-f16.gguf");
+    assert_eq!(here.admin("GET", "").1, json!({"sessions": []}));
+    for method in ["GET", "DELETE"] {
+        let (status, refused) = here.admin(method, "/s");
+        assert_eq!((status.as_str(), &refused["error"]["type"]), ("404", &json!("session_not_found")));
+    }
+    here.turn(PROMPT);
+    let (_, listed) = here.admin("GET", "?model=tiny");
+    let session = &listed["sessions"][0];
+    assert_eq!((&session["id"], &session["model"]), (&json!("s"), &json!("tiny")), "{listed}");
+    let number = |field: &str| session[field].as_f64().unwrap_or_else(|| panic!("{listed}"));
+    assert!(number("tokens") > 10.0 && number("bytes") > 1000.0 && number("idle_s") < 60.0, "{listed}");
+    assert_eq!(here.admin("GET", "?model=other").0, "404");
+    let told = run(["session", "list", "--endpoint", &here.address]);
+    let line = format!("s  tiny  {} tokens", session["tokens"]);
+    assert!(stdout(&told).starts_with(&line), "{}{}", stdout(&told), stderr(&told));
+    let dropped = run(["session", "drop", "s", "--endpoint", &here.address]);
+    assert!(stdout(&dropped).starts_with("'s' is gone; "), "{}{}", stdout(&dropped), stderr(&dropped));
+    assert_eq!(here.admin("DELETE", "/s").0, "404");
+    assert_eq!(here.admin("GET", "").1, json!({"sessions": []}));
+    let again = run(["session", "drop", "s", "--endpoint", &here.address]);
+    assert!(!again.status.success() && stderr(&again).contains("'s' has no state"), "{}", stderr(&again));
+    let (_, reused) = here.turn(PROMPT);
+    assert_eq!(reused, 0, "nothing of it is left");
+    let (_, freed) = here.admin("DELETE", "/s");
+    assert!(freed["freed_bytes"].as_u64().unwrap() > 1000, "{freed}");
 }

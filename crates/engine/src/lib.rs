@@ -13,10 +13,10 @@ mod thinking;
 mod worker;
 
 pub use gate::{KvGate, divergence};
-pub use memory::{Governor, GovernorConfig, GovernorError, MemoryReport, RungReport};
+pub use memory::{Enlisted, Governor, GovernorConfig, GovernorError, MemoryReport, Reliever, RungReport};
 pub use pressure::FINE_PAGES;
 pub use sampler::Sampler;
-pub use session::{ImportError, Imported, SessionState};
+pub use session::{ImportError, Imported, KeptSession, SessionState};
 
 use lichen_backend::{Executor, KvPrecision};
 use lichen_generate::{Admissions, Generate, GenerateError, Request, Sink, Stats, Ticket};

@@ -2,6 +2,7 @@
 
 use lichen_backend::{Executor, KvPrecision, PageId, PageSet};
 use lichen_sched::PrefixTree;
+use std::collections::BTreeSet;
 
 /// State of texts that are not being worked on, for those that begin like them.
 pub(crate) struct PrefixCache {
@@ -60,6 +61,19 @@ impl PrefixCache {
     /// The conversation of a session that was used last.
     pub(crate) fn latest(&self, session: u64) -> Option<(Vec<u32>, Vec<PageId>)> {
         self.tree.latest(session)
+    }
+
+    /// Sessions that have pages.
+    pub(crate) fn all_sessions(&self) -> BTreeSet<u64> {
+        self.tree.all_sessions()
+    }
+
+    /// Gives up what belongs to a session alone. Returns how many bytes are free.
+    pub(crate) fn forget(&mut self, executor: &mut dyn Executor, session: u64) -> u64 {
+        let pages = self.tree.forget(session, |page| executor.users(page) == 0);
+        let freed = pages.iter().map(|page| executor.page_size(*page)).sum();
+        pages.into_iter().for_each(|page| executor.release(page));
+        freed
     }
 
     /// Pages that could be allocated under `limit`, counting what the cache could give up.

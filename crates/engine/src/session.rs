@@ -27,6 +27,17 @@ pub struct Imported {
     pub pages: BTreeMap<KvPrecision, usize>,
 }
 
+/// A session that has state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeptSession {
+    /// Its number.
+    pub session: u64,
+    /// Tokens of its conversation that was used last.
+    pub tokens: usize,
+    /// Bytes of the pages of that; sessions that begin alike share some.
+    pub bytes: u64,
+}
+
 /// Why a conversation could not be put into an engine.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -54,6 +65,8 @@ pub enum ImportError {
 
 /// What the engine's thread is asked about sessions.
 pub(crate) enum SessionCommand {
+    List(SyncSender<Vec<KeptSession>>),
+    Drop(u64, SyncSender<Option<u64>>),
     Export(u64, SyncSender<Option<SessionState>>),
     Import(u64, Box<SessionState>, Option<KvPrecision>, SyncSender<Result<Imported, ImportError>>),
 }
@@ -64,6 +77,21 @@ impl Engine {
         let (answer, answered) = sync_channel(1);
         let command = Command::Session(SessionCommand::Export(session, answer));
         self.commands().send(command).ok()?;
+        answered.recv().ok()?
+    }
+
+    /// The sessions that have state, by number; none once the engine's thread has ended. Waits for the step that runs.
+    pub fn sessions(&self) -> Vec<KeptSession> {
+        let (answer, answered) = sync_channel(1);
+        let sent = self.commands().send(Command::Session(SessionCommand::List(answer)));
+        sent.ok().and_then(|()| answered.recv().ok()).unwrap_or_default()
+    }
+
+    /// Gives up the state of a session, and returns how many bytes that freed; nothing if there is none. What running
+    /// sequences use, and what other sessions begin with too, stays. Waits for the step that runs.
+    pub fn drop_session(&self, session: u64) -> Option<u64> {
+        let (answer, answered) = sync_channel(1);
+        self.commands().send(Command::Session(SessionCommand::Drop(session, answer))).ok()?;
         answered.recv().ok()?
     }
 
@@ -91,11 +119,30 @@ impl Worker<'_> {
     pub(crate) fn session(&mut self, command: SessionCommand) {
         // Whoever asked may have gone.
         match command {
+            SessionCommand::List(answer) => drop(answer.send(self.kept_sessions())),
+            SessionCommand::Drop(session, answer) => drop(answer.send(self.drop_session(session))),
             SessionCommand::Export(session, answer) => drop(answer.send(self.export(session))),
             SessionCommand::Import(session, state, precision, answer) => {
                 drop(answer.send(self.import(session, &state, precision)));
             }
         }
+    }
+
+    fn kept_sessions(&self) -> Vec<KeptSession> {
+        let kept = |session: u64| {
+            let (tokens, pages) = self.cache.latest(session)?;
+            let bytes = pages.into_iter().map(|page| self.executor.page_size(page)).sum();
+            Some(KeptSession { session, tokens: tokens.len(), bytes })
+        };
+        self.cache.all_sessions().into_iter().filter_map(kept).collect()
+    }
+
+    fn drop_session(&mut self, session: u64) -> Option<u64> {
+        self.cache.latest(session)?;
+        let freed = self.cache.forget(&mut *self.executor, session);
+        self.settle(0);
+        self.publish();
+        Some(freed)
     }
 
     fn export(&self, session: u64) -> Option<SessionState> {

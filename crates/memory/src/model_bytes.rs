@@ -14,8 +14,8 @@ pub enum Residency {
     Streamed,
 }
 
-/// What a model needs, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What a model needs, in bytes. The default is a model of nothing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ModelBytes {
     /// One page of KV over all layers, by precision in the order of [`KvPrecision::ALL`].
     pub page: [u64; 4],

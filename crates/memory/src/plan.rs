@@ -4,9 +4,10 @@ use crate::Level;
 use std::fmt;
 
 /// How KV is stored. Smaller is later.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum KvPrecision {
     /// 16-bit floating point.
+    #[default]
     F16,
     /// 8-bit keys with a scale for each channel, 8-bit values.
     Q8,

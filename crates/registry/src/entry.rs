@@ -30,9 +30,11 @@ pub struct Entry {
 pub struct Limits {
     /// Memory that all replicas together may take; `u64::MAX` for no limit.
     pub bytes: u64,
-    /// How long a replica stays after its load before it may be evicted for another model. It bounds how
-    /// often models that do not fit together can push each other out.
+    /// How long a replica that nobody has used yet stays after its load before it may be evicted for another
+    /// model. One that has served a request may go at once, so that each load serves at least one.
     pub min_residency: Duration,
+    /// How long a replica must have been idle before short memory alone may end it.
+    pub pressure_idle: Duration,
     /// How long after a first failure a request may start the next load. It doubles with each further
     /// failure.
     pub retry_first: Duration,
@@ -41,11 +43,12 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// No limit of memory, 30 s of residency, and retries after 10 s up to 5 min.
+    /// No limit of memory, 30 s of residency and of idleness, and retries after 10 s up to 5 min.
     fn default() -> Self {
         Self {
             bytes: u64::MAX,
             min_residency: Duration::from_secs(30),
+            pressure_idle: Duration::from_secs(30),
             retry_first: Duration::from_secs(10),
             retry_max: Duration::from_secs(300),
         }
@@ -55,7 +58,7 @@ impl Default for Limits {
 /// What the caller has to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// Load this replica, then report `loaded` or `failed`.
+    /// Load this replica, then report `loaded`, `failed` or `crowded`.
     Load(ReplicaId),
     /// Drop this replica, then report `unloaded`. No request uses it. If its load still runs, stop it.
     Unload(ReplicaId),

@@ -108,9 +108,16 @@ pub enum Unavailable {
 }
 
 impl Unavailable {
-    /// Whether a request that waits can hope: the model is loading, or room for it may come free.
+    /// Whether a request that waits can hope: the model is loading, or others may come to be idle and make
+    /// room.
     pub fn worth_waiting(&self) -> bool {
-        matches!(self, Self::Loading { .. } | Self::Refused(RegistryError::NoRoomNow { .. }))
+        match self {
+            Self::Loading { .. } => true,
+            Self::Refused(RegistryError::NoRoomNow { busy, recent, .. }) => {
+                !busy.is_empty() || !recent.is_empty()
+            }
+            _ => false,
+        }
     }
 }
 

@@ -3,8 +3,8 @@
 //!
 //! [`Registry`] decides and the caller acts. Every call that changes something returns the [`Action`]s to
 //! perform, each asked for once. The caller performs them in any order and reports back: a load ends in
-//! [`Registry::loaded`] or [`Registry::failed`], an unload in [`Registry::unloaded`]. A seeded simulation
-//! drives all of it (`tests/simulation.rs`).
+//! [`Registry::loaded`], [`Registry::failed`] or [`Registry::crowded`], an unload in [`Registry::unloaded`]. A
+//! seeded simulation drives all of it (`tests/simulation.rs`).
 //!
 //! A request goes like this, under one lock: [`Registry::ensure`] gives a replica or says why there is none.
 //! Where [`Unavailable::worth_waiting`] holds, [`Registry::wait`] registers the request, [`Registry::take`]
@@ -15,6 +15,8 @@ mod entry;
 mod error;
 mod eviction;
 mod failures;
+mod history;
+mod pressure;
 mod registry;
 mod replica;
 mod room;
@@ -22,5 +24,6 @@ mod waiters;
 
 pub use entry::{Action, Entry, Limits, ReplicaId, State, View};
 pub use error::{RegistryError, Unavailable};
+pub use history::{Cause, Departure, History, Outcome};
 pub use registry::Registry;
 pub use waiters::WaiterId;

@@ -3,7 +3,9 @@
 use crate::failures::Failures;
 use crate::replica::{Phase, Replica};
 use crate::waiters::{WaiterId, Waiters};
-use crate::{Action, Entry, Limits, RegistryError, ReplicaId, State, Unavailable, View};
+use crate::{
+    Action, Cause, Entry, History, Limits, Outcome, RegistryError, ReplicaId, State, Unavailable, View,
+};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -22,6 +24,7 @@ pub struct Registry {
     pub(crate) loading: Option<ReplicaId>,
     pub(crate) failures: Failures,
     pub(crate) waiters: Waiters,
+    pub(crate) history: History,
     /// Asked for since the last call returned.
     pub(crate) actions: Vec<Action>,
     pub(crate) next: u64,
@@ -39,6 +42,7 @@ impl Registry {
             loading: None,
             failures: Failures::default(),
             waiters: Waiters::default(),
+            history: History::default(),
             actions: Vec::new(),
             next: 0,
             closing: false,
@@ -52,6 +56,9 @@ impl Registry {
 
     /// Takes a declaration back. What is loaded stays until it is unloaded or evicted.
     pub fn undeclare(&mut self, name: &str) -> Option<Entry> {
+        if self.failures.get(name).is_some_and(|failure| failure.shortage.is_some()) {
+            self.failures.forget(name);
+        }
         self.catalogue.remove(name)
     }
 
@@ -88,18 +95,22 @@ impl Registry {
             && let Phase::Loading { since, .. } = replica.phase
         {
             let estimate = std::mem::replace(&mut replica.entry.bytes, bytes);
-            replica.phase = Phase::Ready { since: now, load_time: now.saturating_sub(since) };
             let name = replica.entry.name.clone();
             if let Some(entry) = self.catalogue.get_mut(&name).filter(|entry| entry.bytes == estimate) {
                 entry.bytes = bytes;
             }
-            if self.promised() > self.limits.bytes {
+            let fits = self.promised() <= self.limits.bytes;
+            self.history.ended(if fits { Outcome::Loaded } else { Outcome::Failed });
+            let Some(replica) = self.replicas.get_mut(&id) else { return self.settle(now) };
+            if fits {
+                self.failures.forget(&name);
+                replica.phase = Phase::Ready { since: now, load_time: now.saturating_sub(since) };
+            } else {
                 let reason =
                     format!("it takes {bytes} bytes instead of {estimate}, and there is no room for more");
                 self.failures.note(now, name, id, reason, &self.limits);
-                self.drop_replica(id);
-            } else {
-                self.failures.forget(&name);
+                replica.phase = Phase::Unloading;
+                self.actions.push(Action::Unload(id));
             }
         }
         self.settle(now)
@@ -115,8 +126,12 @@ impl Registry {
         if let Some(replica) = self.replicas.remove(&id)
             && !replica.is_leaving()
         {
+            if !replica.is_ready() {
+                self.history.ended(Outcome::Failed);
+            }
             self.failures.note(now, replica.entry.name, id, reason.into(), &self.limits);
         }
+        self.failures.room_made(now);
         self.settle(now)
     }
 
@@ -125,6 +140,7 @@ impl Registry {
         if self.replicas.get(&id).is_some_and(|replica| replica.phase == Phase::Unloading) {
             self.loading = self.loading.filter(|&loading| loading != id);
             self.replicas.remove(&id);
+            self.failures.room_made(now);
         }
         self.settle(now)
     }
@@ -165,8 +181,11 @@ impl Registry {
         if let Some(replica) = self.replicas.get_mut(&id).filter(|replica| replica.in_flight > 0) {
             replica.in_flight -= 1;
             replica.last_used = Some(now);
-            if replica.in_flight == 0 && replica.phase == Phase::Draining {
-                self.drop_replica(id);
+            if replica.in_flight == 0 {
+                if replica.phase == Phase::Draining {
+                    self.drop_replica(now, id, Cause::Told);
+                }
+                self.failures.room_made(now);
             }
         }
         self.settle(now)
@@ -222,8 +241,21 @@ impl Registry {
         }
         self.waiters.dismiss(name);
         for id in ids {
-            self.drop_replica(id);
+            self.drop_replica(now, id, Cause::Told);
         }
+        Ok(self.settle(now))
+    }
+
+    /// Unloads one replica, as [`Registry::unload`] does with all of a name. The model stays known: if this was
+    /// the last replica of a declared one, the next request loads it again.
+    ///
+    /// # Errors
+    /// [`RegistryError::NotFound`] if there is no such replica any more.
+    pub fn unload_replica(&mut self, now: Duration, id: ReplicaId) -> Result<Vec<Action>, RegistryError> {
+        if !self.replicas.contains_key(&id) {
+            return Err(self.not_found(&id.to_string()));
+        }
+        self.drop_replica(now, id, Cause::Told);
         Ok(self.settle(now))
     }
 
@@ -260,9 +292,14 @@ impl Registry {
         self.failures.forget_all();
         let ids: Vec<ReplicaId> = self.replicas.keys().copied().collect();
         for id in ids {
-            self.drop_replica(id);
+            self.drop_replica(now, id, Cause::Told);
         }
         self.settle(now)
+    }
+
+    /// What loads came to and why replicas left.
+    pub fn history(&self) -> &History {
+        &self.history
     }
 
     /// One replica that isn't gone or failed.
@@ -276,6 +313,8 @@ impl Registry {
         let failures = self
             .failures
             .iter()
+            // What merely found no room isn't broken.
+            .filter(|(_, failure)| failure.shortage.is_none())
             .filter(|(name, failure)| !self.is_coming(name) && !self.replicas.contains_key(&failure.id));
         replicas.chain(failures.map(|(name, failure)| View {
             id: failure.id,
@@ -318,6 +357,8 @@ impl Registry {
             Unavailable::Loading { name: owned, progress }
         } else if self.replicas_of(name).any(|(_, replica)| replica.phase == Phase::Draining) {
             Unavailable::Draining { name: owned }
+        } else if let Some(shortage) = self.failures.get(name).and_then(|failure| failure.shortage) {
+            self.no_room_now(now, owned, shortage.need, shortage.available).into()
         } else if let Some(failure) = self.failures.get(name) {
             let retry_in = self.catalogue.get(name).map(|_| failure.retry_at.saturating_sub(now));
             Unavailable::Failed { name: owned, reason: failure.reason.clone(), retry_in }

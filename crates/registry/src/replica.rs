@@ -17,11 +17,13 @@ pub(crate) struct Replica {
     pub(crate) phase: Phase,
     pub(crate) in_flight: usize,
     pub(crate) last_used: Option<Duration>,
+    /// It found no room and loads again once what had to go for it is gone.
+    pub(crate) after_drops: bool,
 }
 
 impl Replica {
     pub(crate) fn queued(entry: Entry) -> Self {
-        Self { entry, phase: Phase::Queued, in_flight: 0, last_used: None }
+        Self { entry, phase: Phase::Queued, in_flight: 0, last_used: None, after_drops: false }
     }
 
     pub(crate) fn is_ready(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use crate::eviction::{Candidate, choose};
 use crate::replica::{Phase, Replica};
-use crate::{Action, Entry, Registry, RegistryError, ReplicaId, Unavailable};
+use crate::{Action, Cause, Departure, Entry, Outcome, Registry, RegistryError, ReplicaId, Unavailable};
 use std::time::Duration;
 
 impl Registry {
@@ -27,13 +27,17 @@ impl Registry {
             return Err(RegistryError::ShuttingDown);
         }
         for victim in self.victims(now, &entry)? {
-            self.drop_replica(victim);
+            self.drop_replica(now, victim, Cause::Room);
         }
-        let id = ReplicaId(self.next);
-        self.next += 1;
+        let id = self.next_id();
         self.queue.push_back(id);
         self.replicas.insert(id, Replica::queued(entry));
         Ok(id)
+    }
+
+    pub(crate) fn next_id(&mut self) -> ReplicaId {
+        self.next += 1;
+        ReplicaId(self.next - 1)
     }
 
     /// Starts a load of a declared model that has no ready replica, because a request asks for it.
@@ -42,6 +46,9 @@ impl Registry {
         let due = match &why_not {
             Unavailable::NotLoaded { .. } => true,
             Unavailable::Failed { retry_in, .. } => *retry_in == Some(Duration::ZERO),
+            Unavailable::Refused(RegistryError::NoRoomNow { .. }) => {
+                self.failures.get(name).is_none_or(|failure| failure.retry_at <= now)
+            }
             _ => false,
         };
         match self.catalogue.get(name).cloned().filter(|_| due) {
@@ -69,7 +76,7 @@ impl Registry {
 
     /// Replicas that may be evicted for a model of this name. Its own replicas are none of them: a further
     /// replica is asked for beside them.
-    fn candidates(&self, now: Duration, newcomer: &str) -> Vec<Candidate> {
+    pub(crate) fn candidates(&self, now: Duration, newcomer: &str) -> Vec<Candidate> {
         let mut candidates = Vec::new();
         for (&id, replica) in &self.replicas {
             let Phase::Ready { load_time, .. } = replica.phase else { continue };
@@ -84,12 +91,16 @@ impl Registry {
 
     fn evictable(&self, now: Duration, replica: &Replica) -> bool {
         let settled = replica.settled_at(&self.limits).is_some_and(|at| at <= now);
-        settled && replica.in_flight == 0 && !replica.entry.pinned && !self.waiters.any(&replica.entry.name)
+        let served = replica.is_ready() && replica.last_used.is_some();
+        (settled || served)
+            && replica.in_flight == 0
+            && !replica.entry.pinned
+            && !self.waiters.any(&replica.entry.name)
     }
 
     /// Whether another ready replica of the same name is to be preferred: one that can't be evicted, or was
     /// used later.
-    fn would_be_missed_less(&self, now: Duration, id: ReplicaId, replica: &Replica) -> bool {
+    pub(crate) fn would_be_missed_less(&self, now: Duration, id: ReplicaId, replica: &Replica) -> bool {
         let rank = |id: ReplicaId, replica: &Replica| {
             let idle = now.saturating_sub(replica.idle_since().unwrap_or(now));
             (self.evictable(now, replica), idle, id)
@@ -109,18 +120,27 @@ impl Registry {
         if need > left {
             return RegistryError::Crowded { name, need, left, kept: self.names_where(stays) };
         }
+        self.no_room_now(now, name, need, available)
+    }
+
+    /// Too little room, and who might make some later.
+    pub(crate) fn no_room_now(
+        &self,
+        now: Duration,
+        name: String,
+        need: u64,
+        available: u64,
+    ) -> RegistryError {
+        let stays =
+            |replica: &Replica| !replica.is_leaving() && (replica.entry.pinned || replica.entry.name == name);
         let goes = |replica: &Replica| {
             replica.phase != Phase::Unloading && !stays(replica) && !self.evictable(now, replica)
         };
         let idle =
             |replica: &Replica| replica.idle_since().is_some() && !self.waiters.any(&replica.entry.name);
-        RegistryError::NoRoomNow {
-            name,
-            need,
-            available,
-            busy: self.names_where(|replica| goes(replica) && !idle(replica)),
-            recent: self.names_where(|replica| goes(replica) && idle(replica)),
-        }
+        let busy = self.names_where(|replica| goes(replica) && !idle(replica));
+        let recent = self.names_where(|replica| goes(replica) && idle(replica));
+        RegistryError::NoRoomNow { name, need, available, busy, recent }
     }
 
     fn names_where(&self, holds: impl Fn(&Replica) -> bool) -> Vec<String> {
@@ -151,7 +171,7 @@ impl Registry {
         let expired: Vec<ReplicaId> =
             self.replicas.iter().filter(|(_, replica)| over(replica)).map(|(&id, _)| id).collect();
         for id in expired {
-            self.drop_replica(id);
+            self.drop_replica(now, id, Cause::TimeToLive);
         }
     }
 
@@ -161,9 +181,12 @@ impl Registry {
             return;
         }
         let occupied = self.occupied();
+        let dropping = self.replicas.values().any(|replica| replica.phase == Phase::Unloading);
         let Some(&id) = self.queue.front() else { return };
         let Some(replica) = self.replicas.get_mut(&id) else { return };
-        if occupied.saturating_add(replica.entry.bytes) <= self.limits.bytes {
+        let waits = replica.after_drops && dropping;
+        if !waits && occupied.saturating_add(replica.entry.bytes) <= self.limits.bytes {
+            replica.after_drops = false;
             replica.phase = Phase::Loading { since: now, progress: 0.0 };
             self.queue.pop_front();
             self.loading = Some(id);
@@ -172,8 +195,14 @@ impl Registry {
     }
 
     /// Takes a replica out: at once if its load hasn't begun, else by asking for its drop.
-    pub(crate) fn drop_replica(&mut self, id: ReplicaId) {
+    pub(crate) fn drop_replica(&mut self, now: Duration, id: ReplicaId, cause: Cause) {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
+        if replica.is_ready() {
+            let Entry { name, bytes, .. } = replica.entry.clone();
+            self.history.departed(Departure { at: now, id, name, bytes, cause });
+        } else if matches!(replica.phase, Phase::Loading { .. }) {
+            self.history.ended(Outcome::Stopped);
+        }
         match replica.phase {
             Phase::Unloading => {}
             Phase::Queued => {

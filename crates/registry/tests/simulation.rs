@@ -43,6 +43,8 @@ struct Tally {
     refused: usize,
     cancelled: usize,
     broken: usize,
+    relieved: usize,
+    crowded: usize,
 }
 
 /// A replica whose load was asked for and whose end isn't reported.
@@ -58,6 +60,9 @@ struct World {
     now: Duration,
     registry: Registry,
     min_residency: Duration,
+    pressure_idle: Duration,
+    /// Whether memory is short just now.
+    pressing: bool,
     /// Whether loads may take more than announced.
     outgrows: bool,
     models: Vec<Entry>,
@@ -79,7 +84,9 @@ impl World {
     fn new(seed: u64) -> Self {
         let mut random = Random(seed);
         let min_residency = Duration::from_secs(random.below(40));
-        let mut registry = Registry::new(Limits { bytes: LIMIT, min_residency, ..Limits::default() });
+        let pressure_idle = Duration::from_secs(random.below(20));
+        let mut registry =
+            Registry::new(Limits { bytes: LIMIT, min_residency, pressure_idle, ..Limits::default() });
         let models: Vec<Entry> = (0..3 + random.below(3))
             .map(|number| Entry {
                 name: format!("m{number}"),
@@ -96,6 +103,8 @@ impl World {
             now: Duration::ZERO,
             registry,
             min_residency,
+            pressure_idle,
+            pressing: false,
             outgrows: seed % 2 == 1,
             models,
             residents: BTreeMap::new(),
@@ -146,14 +155,64 @@ impl World {
         let ready_at = ready_at.expect("a running load is stopped only when told");
         if model.ttl.zip(*last_used).is_some_and(|(ttl, last)| last + ttl <= self.now) {
             self.tally.expired += 1;
+        } else if self.pressing && last_used.unwrap_or(ready_at) + self.pressure_idle <= self.now {
+            self.tally.relieved += 1;
         } else {
-            assert!(ready_at + self.min_residency <= self.now, "{id} is evicted too early");
+            let settled = ready_at + self.min_residency <= self.now;
+            assert!(settled || last_used.is_some(), "{id} is evicted before it served anybody");
             self.tally.evicted += 1;
         }
     }
 
     fn memory(&self) -> u64 {
         self.residents.values().map(|resident| resident.bytes).sum()
+    }
+
+    /// Memory is short for reasons of its own.
+    fn press(&mut self) {
+        // What is due has happened, so that the rest is done for want of memory.
+        self.tick();
+        let bytes = self.random.below(LIMIT);
+        let offered = self.registry.idle_bytes(self.now);
+        let kept: BTreeSet<String> = self.names();
+        self.pressing = true;
+        let (freed, actions) = self.registry.relieve(self.now, bytes);
+        assert!(freed >= bytes.min(offered) && freed <= offered, "{freed} of {offered} for {bytes}");
+        self.accept(actions);
+        assert_eq!(self.names(), kept, "what gives way to short memory is not forgotten");
+        self.pressing = false;
+    }
+
+    /// Models that requests can have, sooner or later.
+    fn names(&self) -> BTreeSet<String> {
+        let staying =
+            |state: &State| !matches!(state, State::Draining | State::Unloading | State::Failed { .. });
+        let listed =
+            self.registry.list().filter(|view| staying(&view.state)).map(|view| view.name.to_owned());
+        listed.chain(self.registry.declared().map(|entry| entry.name.clone())).collect()
+    }
+
+    /// The load that runs finds less room than it needs.
+    fn crowd(&mut self) {
+        let Some(id) = self.job.take() else { return };
+        let need = self.residents[&id].bytes;
+        self.gone(id);
+        let available = self.random.below(need.max(1));
+        let unwanted = self.told_to_go.contains(&id);
+        let (again, actions) = self.registry.crowded(self.now, id, need, available);
+        assert!(!(unwanted && again.is_some()), "{id} was told to go and is loaded again");
+        self.tally.crowded += usize::from(again.is_some());
+        self.accept(actions);
+    }
+
+    /// One replica is told to go.
+    fn unload_one(&mut self) {
+        let listed: Vec<ReplicaId> = self.registry.list().map(|view| view.id).collect();
+        let Some(id) = self.random.pick(&listed) else { return };
+        self.told_to_go.insert(id);
+        if let Ok(actions) = self.registry.unload_replica(self.now, id) {
+            self.accept(actions);
+        }
     }
 
     /// Ends the load that runs, also one that is to be dropped already.
@@ -314,7 +373,8 @@ impl World {
     fn step(&mut self) {
         self.now += Duration::from_millis(self.random.below(3000));
         match self.random.below(100) {
-            0..30 => self.request(),
+            0..28 => self.request(),
+            28..30 => self.press(),
             30..50 => self.release(),
             50..62 => {
                 let fails = self.random.chance(15);
@@ -323,16 +383,18 @@ impl World {
             62..74 => self.drop_one(),
             74..84 => self.poll_all(),
             84..88 => self.load(),
-            88..90 => self.unload(),
+            88..89 => self.unload(),
+            89..90 => self.unload_one(),
             90..92 => self.lose_patience(),
             92..93 => self.break_one(),
             93..94 => self.redeclare(),
-            94..96 => {
+            94..95 => {
                 let share = self.random.below(100) as f32 / 100.0;
                 if let Some(id) = self.job {
                     self.registry.progress(id, share);
                 }
             }
+            95..99 => self.crowd(),
             _ => self.tick(),
         }
         self.check();
@@ -421,9 +483,13 @@ fn the_rules_hold_under_random_use() {
         total.refused += tally.refused;
         total.cancelled += tally.cancelled;
         total.broken += tally.broken;
+        total.relieved += tally.relieved;
+        total.crowded += tally.crowded;
     }
-    let Tally { acquired, served_waiters, evicted, expired, outgrown, refused, cancelled, broken } = total;
-    let least = [acquired, served_waiters, evicted, expired, outgrown, refused, cancelled, broken];
+    let Tally { acquired, served_waiters, evicted, expired, outgrown, refused, .. } = total;
+    let Tally { cancelled, broken, relieved, crowded, .. } = total;
+    let least = [acquired, served_waiters, evicted, expired, outgrown, refused];
+    let least = [&least[..], &[cancelled, broken, relieved, crowded]].concat();
     assert!(least.iter().all(|&count| count >= 100), "something hardly happens: {total:?}");
 }
 

@@ -5,7 +5,7 @@
 //! whoever writes into it copies it first.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 /// A prefix whose state exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -182,9 +182,7 @@ impl<P: Copy + Eq> PrefixTree<P> {
         while evicted.len() < want
             && let Some(Reverse((_, _, id))) = heap.pop()
         {
-            let node = self.nodes[id].take().expect("leaves are occupied");
-            self.free.push(id);
-            self.children_mut(node.parent).retain(|&child| child != id);
+            let node = self.take(id);
             evicted.push(node.page);
             if node.parent != NONE && self.is_free_leaf(node.parent, &is_free) {
                 heap.push(Reverse(self.value(node.parent)));
@@ -214,22 +212,53 @@ impl<P: Copy + Eq> PrefixTree<P> {
         self.idle(is_free).count()
     }
 
+    /// A node and those before it, the last first.
+    fn path(&self, id: usize) -> impl Iterator<Item = usize> {
+        std::iter::successors(Some(id), |&id| Some(self.node(id).parent).filter(|&parent| parent != NONE))
+    }
+
+    fn of_session(&self, session: u64) -> impl Iterator<Item = usize> {
+        let belongs = move |node: &Node<P>| node.session == Some(session);
+        (0..self.nodes.len()).filter(move |&id| self.nodes[id].as_ref().is_some_and(belongs))
+    }
+
     /// The conversation of a session that was used last: its tokens and pages.
     pub fn latest(&self, session: u64) -> Option<(Vec<u32>, Vec<P>)> {
-        let depth = |mut id: usize| {
-            let mut path = vec![id];
-            while self.node(id).parent != NONE {
-                id = self.node(id).parent;
-                path.push(id);
+        let rank = |&id: &usize| (self.node(id).used, self.path(id).count());
+        let mut path: Vec<usize> = self.path(self.of_session(session).max_by_key(rank)?).collect();
+        path.reverse();
+        let tokens = path.iter().flat_map(|&id| self.node(id).tokens.iter().copied()).collect();
+        Some((tokens, path.iter().map(|&id| self.node(id).page).collect()))
+    }
+
+    /// The sessions that have pages.
+    pub fn all_sessions(&self) -> BTreeSet<u64> {
+        self.nodes.iter().flatten().filter_map(|node| node.session).collect()
+    }
+
+    /// Forgets a session, and returns the pages that nobody else continues and `is_free` allows, for the caller to
+    /// release. The others belong to no session then.
+    pub fn forget(&mut self, session: u64, is_free: impl Fn(P) -> bool) -> Vec<P> {
+        self.sessions.remove(&session);
+        let mut nodes: Vec<usize> = self.of_session(session).collect();
+        nodes.sort_by_cached_key(|&id| Reverse(self.path(id).count()));
+        let mut released = Vec::new();
+        for id in nodes {
+            if self.is_free_leaf(id, &is_free) {
+                released.push(self.take(id).page);
+            } else {
+                self.node_mut(id).session = None;
             }
-            path
-        };
-        let of_session =
-            |id: &usize| self.nodes[*id].as_ref().is_some_and(|node| node.session == Some(session));
-        let paths = (0..self.nodes.len()).filter(of_session).map(depth);
-        let path = paths.max_by_key(|path| (self.node(path[0]).used, path.len()))?;
-        let tokens = path.iter().rev().flat_map(|&id| self.node(id).tokens.iter().copied()).collect();
-        Some((tokens, path.iter().rev().map(|&id| self.node(id).page).collect()))
+        }
+        released
+    }
+
+    /// Takes a leaf out.
+    fn take(&mut self, id: usize) -> Node<P> {
+        let node = self.nodes[id].take().expect("leaves are occupied");
+        self.free.push(id);
+        self.children_mut(node.parent).retain(|&child| child != id);
+        node
     }
 
     /// The pages that could be given up now, the least recently used first.
@@ -312,6 +341,19 @@ mod tests {
         assert_eq!(tree.pages(), 0);
     }
 
+    #[test]
+    fn a_session_that_is_forgotten_leaves_what_others_continue() {
+        let mut tree = tree();
+        tree.insert(&[1, 1, 1, 1, 2, 2, 2, 2], &[1, 2], Some(7));
+        tree.insert(&[1, 1, 1, 1, 3, 3, 3, 3, 4], &[1, 3, 4], Some(8));
+        assert_eq!(tree.all_sessions(), BTreeSet::from([7, 8]));
+        assert_eq!(tree.forget(8, |page| page != 3), [4], "3 is in use and 1 is where 7 begins");
+        assert_eq!((tree.latest(8), tree.all_sessions()), (None, BTreeSet::from([7])));
+        assert_eq!(tree.forget(7, |_| true), [2]);
+        assert_eq!(tree.forget(9, |_| true), []);
+        assert_eq!((tree.pages(), tree.lookup(&[1, 1, 1, 1, 3]).tokens), (2, 5));
+    }
+
     proptest! {
         /// Every page is in the tree or was given back, never both; what is found is really a prefix.
         #[test]
@@ -326,7 +368,7 @@ mod tests {
                 for (chunk, &page) in text.chunks(4).zip(&pages) {
                     held.insert(page, chunk.to_vec());
                 }
-                for page in tree.insert(text, &pages, None) {
+                for page in tree.insert(text, &pages, Some(text.len() as u64 % 4)) {
                     prop_assert!(held.remove(&page).is_some());
                 }
                 prop_assert_eq!(tree.pages(), held.len());
@@ -335,6 +377,9 @@ mod tests {
                 let stored: Vec<u32> = found.pages.iter().flat_map(|page| held[page].clone()).collect();
                 prop_assert_eq!(&stored[..found.tokens], &text[..]);
                 for page in tree.evict(want / 5, |page| page % 3 != 0) {
+                    prop_assert!(held.remove(&page).is_some());
+                }
+                for page in tree.forget(want as u64, |page| page % 3 != 1) {
                     prop_assert!(held.remove(&page).is_some());
                 }
             }

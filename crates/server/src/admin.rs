@@ -12,16 +12,24 @@ use crate::extract::Body;
 use crate::order::{LoadOrder, ModelOptions};
 use crate::reply::{Refusal, fault};
 
-/// `GET /admin/models`: every model with its state.
+/// `GET /admin/models`: every model with its state and its replicas.
 pub(crate) async fn list(State(node): State<Node>) -> Json<Value> {
-    Json(json!({"models": node.cards().iter().map(ModelCard::json).collect::<Vec<_>>()}))
+    let told = |card: &ModelCard| {
+        let mut told = card.json();
+        told["instances"] = Value::Array(node.host().instances(&card.id));
+        told
+    };
+    Json(json!({"models": node.cards().iter().map(told).collect::<Vec<_>>()}))
 }
 
-/// `GET /admin/memory`: limits, the ledger with its largest owners, the level and its last changes.
+/// `GET /admin/memory`: limits, the ledger with its largest owners, the level and its last changes, and the models that
+/// had to go last.
 pub(crate) async fn memory(State(node): State<Node>) -> Result<Json<Value>, Refusal> {
     let memory = node.settings().memory.as_ref();
     let memory = memory.ok_or_else(|| Error::invalid("memory", "is not watched by this server"))?;
-    Ok(Json(memory.report()))
+    let mut report = memory.report();
+    report["models_unloaded"] = Value::Array(node.host().departures());
+    Ok(Json(report))
 }
 
 /// `POST /admin/models/load`: starts a load, and answers before it is done. A name that is loaded already gets one
@@ -48,7 +56,8 @@ pub(crate) async fn load(
     Ok((StatusCode::ACCEPTED, Json(json!({"model": name, "state": "loading"}))))
 }
 
-/// `POST /admin/models/unload`: starts to unload; requests that run end first.
+/// `POST /admin/models/unload`: starts to unload; requests that run end first. With the `id` of a replica only that one,
+/// and the model stays known.
 pub(crate) async fn unload(
     State(node): State<Node>,
     Extension(exchange): Extension<Exchange>,
@@ -56,6 +65,12 @@ pub(crate) async fn unload(
 ) -> Result<(StatusCode, Json<Value>), Refusal> {
     let fields = Fields::parse(&body)?;
     let name = fields.text("model")?.or(fields.text("name")?).or(fields.text("model_id")?);
+    if let Some(number) = fields.text("id")? {
+        let name = node.host().unload_replica(number, name)?;
+        exchange.note("model", name.as_str());
+        let told = json!({"model": name, "id": number, "state": "draining"});
+        return Ok((StatusCode::ACCEPTED, Json(told)));
+    }
     let name = name.ok_or_else(|| Error::invalid("model", "is missing"))?;
     exchange.note("model", name);
     node.host().unload(name)?;

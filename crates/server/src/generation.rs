@@ -1,16 +1,20 @@
 //! The routes that generate.
 
+use std::sync::Arc;
+
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use lichen_api::{
-    ChatEncoder, CompletionEncoder, CompletionLogprobs, CompletionRequest, Encoder, Error, Prompt, parse_chat,
+    ChatEncoder, CompletionEncoder, CompletionLogprobs, CompletionRequest, Encoder, Error, Prompt, Sse,
+    parse_chat,
 };
 
 use crate::answers::Answers;
 use crate::exchange::{Exchange, unique};
 use crate::extract::Body;
 use crate::host::Lease;
+use crate::loading::with_model;
 use crate::node::unix_time;
 use crate::prepare::{self, Prepared};
 use crate::reply::{Refusal, fault};
@@ -23,19 +27,26 @@ pub(crate) async fn chat(
     Body(body): Body,
 ) -> Result<Response, Refusal> {
     let turn = parse_chat(&body)?;
-    let model = node.lend(turn.model.as_deref()).await?;
-    let encoder = ChatEncoder {
+    let (model, session) = (turn.model.clone(), turn.session.clone());
+    let ask = Ask { node, exchange, model, session, streamed: turn.delivery.stream };
+    let (choices, include_usage, logprobs) =
+        (turn.choices, turn.delivery.include_usage, turn.logprobs.is_some());
+    let encoder = move |model: &Model| ChatEncoder {
         id: unique("chatcmpl"),
         created: unix_time(),
         model: model.id().to_owned(),
-        choices: turn.choices,
-        include_usage: turn.delivery.include_usage,
-        logprobs: turn.logprobs.is_some(),
+        choices,
+        include_usage,
+        logprobs,
     };
-    let streamed = turn.delivery.stream;
-    let prepare = move |model: &Model, exchange: &Exchange| prepare::turn(model, exchange, &turn);
-    let started = start(model, exchange, prepare).await?;
-    Ok(answer(&node, started, encoder, streamed).await?)
+    Ok(ask
+        .answered(encoder, openai_refusal, move |model, exchange| prepare::turn(model, exchange, &turn))
+        .await?)
+}
+
+/// An error in a stream of OpenAI's.
+fn openai_refusal(error: &Error) -> Vec<Sse> {
+    vec![Sse::data(&error.body())]
 }
 
 /// `POST /v1/completions`.
@@ -44,20 +55,20 @@ pub(crate) async fn completion(
     Extension(exchange): Extension<Exchange>,
     Body(body): Body,
 ) -> Result<Response, Refusal> {
-    let request = CompletionRequest::parse(&body)?;
-    let model = node.lend(request.model.as_deref()).await?;
-    let encoder = CompletionEncoder {
+    let request = Arc::new(CompletionRequest::parse(&body)?);
+    let (model, session) = (request.model.clone(), request.session.clone());
+    let ask = Ask { node, exchange, model, session, streamed: request.delivery.stream };
+    let asked = request.clone();
+    let encoder = move |model: &Model| CompletionEncoder {
         id: unique("cmpl"),
         created: unix_time(),
         model: model.id().to_owned(),
-        include_usage: request.delivery.include_usage,
-        echo: if request.echo { echo(&model, &request) } else { Vec::new() },
-        logprobs: request.logprobs.map(|_| CompletionLogprobs::default()),
+        include_usage: asked.delivery.include_usage,
+        echo: if asked.echo { echo(model, &asked) } else { Vec::new() },
+        logprobs: asked.logprobs.map(|_| CompletionLogprobs::default()),
     };
-    let streamed = request.delivery.stream;
     let prepare = move |model: &Model, exchange: &Exchange| prepare::completion(model, exchange, &request);
-    let started = start(model, exchange, prepare).await?;
-    Ok(answer(&node, started, encoder, streamed).await?)
+    Ok(ask.answered(encoder, openai_refusal, prepare).await?)
 }
 
 /// The prompt of each answer as text.
@@ -70,6 +81,46 @@ fn echo(model: &Model, request: &CompletionRequest) -> Vec<String> {
     request.prompts.iter().flat_map(each).collect()
 }
 
+/// Who asks which model in which session, and how the answer is to come.
+pub(crate) struct Ask {
+    pub(crate) node: Node,
+    pub(crate) exchange: Exchange,
+    pub(crate) model: Option<String>,
+    pub(crate) session: Option<String>,
+    pub(crate) streamed: bool,
+}
+
+impl Ask {
+    /// The answer in a dialect, at once or piece by piece. Errors of a stream that begins before its model is there are
+    /// told by `refusal`.
+    ///
+    /// # Errors
+    /// As [`Node::lend`] and `prepare`, and what the engine refuses.
+    pub(crate) async fn answered<E: Encoder + 'static>(
+        self,
+        encoder: impl FnOnce(&Model) -> E + Send + 'static,
+        refusal: impl FnOnce(&Error) -> Vec<Sse> + Send + 'static,
+        prepare: impl FnOnce(&Model, &Exchange) -> Result<Prepared, Error> + Send + 'static,
+    ) -> Result<Response, Error> {
+        let Self { node, exchange, model: name, session, streamed } = self;
+        if let Some(session) = session {
+            node.session_names().note(exchange.key(), &session);
+        }
+        let (asker, keep_alive) = (exchange.clone(), node.settings().keep_alive);
+        let answer = move |model: Lease| async move {
+            let encoder = encoder(&model);
+            let mut started = start(model, asker, prepare).await?;
+            if streamed {
+                started.answers.begun().await?;
+                return Ok(stream::response(started, Box::new(encoder), keep_alive));
+            }
+            let (replies, usage) = started.answers.whole().await?;
+            Ok(Json(encoder.whole(&replies, usage)).into_response())
+        };
+        with_model(&node, &exchange, (name.as_deref(), streamed), refusal, answer).await
+    }
+}
+
 /// A request whose answers are under way.
 pub(crate) struct Started {
     pub(crate) answers: Answers,
@@ -77,7 +128,7 @@ pub(crate) struct Started {
 }
 
 /// Renders, tokenizes and submits off the async threads, so that long prompts do not delay `/health`.
-pub(crate) async fn start(
+async fn start(
     model: Lease,
     exchange: Exchange,
     prepare: impl FnOnce(&Model, &Exchange) -> Result<Prepared, Error> + Send + 'static,
@@ -91,19 +142,4 @@ pub(crate) async fn start(
     });
     let broken = |_| Err(fault("a worker broke down while it prepared the prompt", for_fault.id()));
     work.await.unwrap_or_else(broken)
-}
-
-/// The answers in a dialect, at once or piece by piece.
-pub(crate) async fn answer(
-    node: &Node,
-    mut started: Started,
-    encoder: impl Encoder + 'static,
-    streamed: bool,
-) -> Result<Response, Error> {
-    if streamed {
-        started.answers.begun().await?;
-        return Ok(stream::response(started, Box::new(encoder), node.settings().keep_alive));
-    }
-    let (replies, usage) = started.answers.whole().await?;
-    Ok(Json(encoder.whole(&replies, usage)).into_response())
 }

@@ -1,22 +1,28 @@
 //! The models of a node while it runs: performs what the registry decides, and lends models to requests.
 
+mod cards;
+mod refusal;
+mod work;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use lichen_api::{Error, ModelCard};
-use lichen_registry::{Action, Entry, Registry, RegistryError, ReplicaId, State, Unavailable, WaiterId};
+use lichen_api::Error;
+use lichen_registry::{Entry, Registry, ReplicaId, WaiterId};
 use tokio::sync::Notify;
 
-use crate::order::{LoadOrder, Loader, Progress};
+pub(crate) use cards::Comings;
+use refusal::refused;
+use work::Work;
+
+use crate::order::{LoadOrder, Loader};
 use crate::{Model, Settings};
 
 /// Longest time between two looks at times to live.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
-/// Seconds after which a client should ask again for a model that loads.
-const LOADING_RETRY_AFTER: u64 = 2;
 
 /// The models of a node. Clones share them.
 #[derive(Clone)]
@@ -54,7 +60,7 @@ impl Host {
         let mut loaded = HashMap::new();
         for model in models {
             let (name, bytes) = (model.id().to_owned(), model.bytes());
-            let entry = Entry { name, bytes, ttl: model.ttl(), pinned: false };
+            let entry = Entry { name, bytes, ttl: model.ttl(), pinned: model.pinned() };
             let (id, _) = registry.load(Duration::ZERO, entry).map_err(refused)?;
             // There is nothing to perform: it is loaded, and nothing had to go for it.
             registry.loaded(Duration::ZERO, id, bytes);
@@ -84,76 +90,6 @@ impl Host {
     fn lock(&self) -> MutexGuard<'_, Models> {
         // The state is changed by calls that don't panic half-way.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Changes the registry and performs what that brings. Waiting requests are told only if it brings something: they
-    /// come here too, and must not wake each other for nothing.
-    fn change<T>(&self, change: impl FnOnce(&mut Models, Duration) -> (T, Vec<Action>)) -> T {
-        let (result, work) = {
-            let mut models = self.lock();
-            let (result, actions) = change(&mut models, self.now());
-            if !actions.is_empty() {
-                self.0.changed.notify_waiters();
-            }
-            let work: Vec<Work> = actions.into_iter().filter_map(|action| models.work(action)).collect();
-            (result, work)
-        };
-        for work in work {
-            match work {
-                Work::Drop(id, model) => self.drop_model(id, model),
-                Work::Load(id, order) => self.start_load(id, order),
-            }
-        }
-        self.0.rescheduled.notify_one();
-        result
-    }
-
-    /// Ends a model's engine off the async threads, since that waits for its last step.
-    fn drop_model(&self, id: ReplicaId, model: Option<Arc<Model>>) {
-        let host = self.clone();
-        let work = move || {
-            drop(model);
-            host.change(|models, now| ((), models.registry.unloaded(now, id)));
-        };
-        spawn(work);
-    }
-
-    fn start_load(&self, id: ReplicaId, order: Option<LoadOrder>) {
-        let host = self.clone();
-        spawn(move || {
-            let result = match (&host.0.loader, order) {
-                (Some(loader), Some(order)) => host.run_load(id, &**loader, &order),
-                _ => Err("this server can't load models by itself".to_owned()),
-            };
-            host.change(|models, now| {
-                let unwanted = models.loading.remove(&id).unwrap_or(false);
-                let actions = match result {
-                    result if unwanted => {
-                        drop(result);
-                        models.registry.unloaded(now, id)
-                    }
-                    Ok(model) => {
-                        let bytes = model.bytes();
-                        models.loaded.insert(id, Arc::new(model));
-                        models.registry.loaded(now, id, bytes)
-                    }
-                    Err(reason) => models.registry.failed(now, id, reason),
-                };
-                ((), actions)
-            });
-            host.0.changed.notify_waiters();
-        });
-    }
-
-    fn run_load(&self, id: ReplicaId, loader: &dyn Loader, order: &LoadOrder) -> Result<Model, String> {
-        let host = Arc::downgrade(&self.0);
-        let progress: Progress = Arc::new(move |share| {
-            if let Some(inner) = Weak::upgrade(&host) {
-                Host(inner).lock().registry.progress(id, share);
-            }
-        });
-        let load = std::panic::AssertUnwindSafe(|| loader.load(order, progress));
-        std::panic::catch_unwind(load).unwrap_or_else(|_| Err("the load broke down".to_owned()))
     }
 
     /// Unloads what has been idle for its time to live, for as long as the server runs.
@@ -244,24 +180,6 @@ impl Host {
         self.lock().names()
     }
 
-    fn refusal(&self, why: Unavailable) -> Error {
-        let not_ready =
-            |state, progress| Error::ModelNotReady { state, progress, retry_after: LOADING_RETRY_AFTER };
-        match why {
-            Unavailable::Loading { progress, .. } => not_ready("loading", progress),
-            Unavailable::Draining { .. } | Unavailable::Cancelled => not_ready("draining", 0.0),
-            Unavailable::NotLoaded { name } | Unavailable::Refused(RegistryError::NotFound { name, .. }) => {
-                Error::ModelNotFound { model: name, loaded: self.names() }
-            }
-            Unavailable::Failed { name, reason, retry_in } => Error::ModelFailed {
-                model: name,
-                reason,
-                retry_after: retry_in.map_or(60, |pause| pause.as_secs()),
-            },
-            Unavailable::Refused(error) => refused(error),
-        }
-    }
-
     /// Declares a model that requests may have loaded.
     pub(crate) fn declare(&self, order: LoadOrder, bytes: u64) {
         let mut models = self.lock();
@@ -302,6 +220,33 @@ impl Host {
         result.map_err(|error| self.refusal(error.into()))
     }
 
+    /// Starts to unload one replica; requests that run on it end first. The model stays known. Returns its name.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRequest`] if there is none of that number, or it isn't one of the given model.
+    pub(crate) fn unload_replica(&self, number: &str, name: Option<&str>) -> Result<String, Error> {
+        self.change(|models, now| {
+            let replicas = models.registry.list().filter(|view| name.is_none_or(|name| view.name == name));
+            let replica = replicas
+                .filter(|view| view.id.to_string() == number)
+                .map(|view| (view.id, view.name.to_owned()))
+                .next();
+            let Some((id, name)) = replica else {
+                let reason = "is no replica here; GET /admin/models lists them";
+                return (Err(Error::invalid("id", format!("{number:?} {reason}"))), Vec::new());
+            };
+            match models.registry.unload_replica(now, id) {
+                Ok(actions) => (Ok(name), actions),
+                Err(error) => (Err(refused(error)), Vec::new()),
+            }
+        })
+    }
+
+    /// The idle models, for whoever has to free memory.
+    pub(crate) fn idle_models(&self) -> IdleModels {
+        IdleModels(Arc::downgrade(&self.0))
+    }
+
     pub(crate) fn loader(&self) -> Option<Arc<dyn Loader>> {
         self.0.loader.clone()
     }
@@ -319,78 +264,9 @@ impl Host {
         all.sort_by_key(|(id, _)| *id);
         all
     }
-
-    /// One card a name: that of its readiest replica.
-    pub(crate) fn cards(&self, draining: bool) -> Vec<ModelCard> {
-        let models = self.lock();
-        let mut cards: Vec<ModelCard> = Vec::new();
-        for view in models.registry.list() {
-            let model = models.loaded.get(&view.id);
-            let (state, progress) = match &view.state {
-                _ if draining => ("draining", 0.0),
-                State::Ready => ("ready", 1.0),
-                State::Queued => ("loading", 0.0),
-                State::Loading { progress } => ("loading", *progress),
-                State::Draining | State::Unloading => ("draining", 0.0),
-                State::Failed { .. } => ("failed", 0.0),
-            };
-            let failure = match view.state {
-                State::Failed { reason } => Some(reason),
-                _ => None,
-            };
-            let card = ModelCard {
-                id: view.name.to_owned(),
-                created: model.map_or(0, |model| model.created()),
-                context_cap: model.map(|model| model.generate().context_cap()),
-                state,
-                progress,
-                failure,
-                in_flight: view.in_flight,
-                bytes: view.bytes,
-                replicas: 1,
-            };
-            match cards.iter_mut().find(|known| known.id == card.id) {
-                Some(known) => known.join(card),
-                None => cards.push(card),
-            }
-        }
-        for entry in models.registry.declared() {
-            if !cards.iter().any(|card| card.id == entry.name) {
-                cards.push(ModelCard::absent(&entry.name, entry.bytes));
-            }
-        }
-        cards
-    }
-}
-
-/// An action with what it needs.
-enum Work {
-    Drop(ReplicaId, Option<Arc<Model>>),
-    Load(ReplicaId, Option<LoadOrder>),
 }
 
 impl Models {
-    /// What is to be done outside the lock.
-    fn work(&mut self, action: Action) -> Option<Work> {
-        match action {
-            Action::Load(id) => {
-                self.loading.insert(id, false);
-                // The registry starts loads of declared models by itself.
-                let name = self.registry.replica(id).map(|view| view.name.to_owned());
-                let declared = name.and_then(|name| self.declared.get(&name).cloned());
-                Some(Work::Load(id, self.orders.remove(&id).or(declared)))
-            }
-            Action::Unload(id) => match self.loading.get_mut(&id) {
-                // A load can't be stopped half-way; its end will see this.
-                Some(unwanted) => {
-                    *unwanted = true;
-                    None
-                }
-                None => Some(Work::Drop(id, self.loaded.remove(&id))),
-            },
-        }
-    }
-
     fn names(&self) -> Vec<String> {
         let mut names: Vec<String> = Vec::new();
         let views = self.registry.list().map(|view| view.name.to_owned());
@@ -407,30 +283,39 @@ fn entry(order: &LoadOrder, bytes: u64) -> Entry {
     Entry { name: order.name.clone(), bytes, ttl: order.ttl, pinned: order.pinned }
 }
 
-fn refused(error: RegistryError) -> Error {
-    let message = error.to_string();
-    match error {
-        RegistryError::NeverFits { need, limit, .. } => {
-            Error::MemoryImpossible { message, need_bytes: need, limit_bytes: limit }
+/// The idle models of a node, for whoever has to free memory. It keeps no node alive.
+pub struct IdleModels(Weak<Inner>);
+
+impl IdleModels {
+    fn host(&self) -> Option<Host> {
+        self.0.upgrade().map(Host)
+    }
+
+    /// Bytes that [`IdleModels::unload`] could free now. Doesn't wait.
+    pub fn bytes(&self) -> u64 {
+        self.host().map_or(0, |host| host.lock().registry.idle_bytes(host.now()))
+    }
+
+    /// Unloads models that nobody has used for a while, the least recently used first, until so many bytes are free or
+    /// none is left. A request that asks for one of them has it loaded again. Waits until they are gone, and returns
+    /// how many bytes that has freed.
+    pub fn unload(&self, bytes: u64) -> u64 {
+        let Some(host) = self.host() else { return 0 };
+        let (freed, work) = host.decide(|models, now| models.registry.relieve(now, bytes));
+        for work in work {
+            match work {
+                // This thread may wait.
+                Work::Drop(id, model) => host.drop_model(id, model),
+                load @ Work::Load(..) => host.perform(load),
+            }
         }
-        RegistryError::Crowded { need, left, .. } => {
-            Error::MemoryOverBudget { message, need_bytes: need, available_bytes: left }
-        }
-        RegistryError::NoRoomNow { need, available, .. } => {
-            Error::MemoryOverBudget { message, need_bytes: need, available_bytes: available }
-        }
-        RegistryError::NotFound { name, known } => Error::ModelNotFound { model: name, loaded: known },
-        RegistryError::ShuttingDown => {
-            Error::ModelNotReady { state: "draining", progress: 0.0, retry_after: LOADING_RETRY_AFTER }
-        }
+        freed
     }
 }
 
-/// Runs blocking work: on the runtime's threads for that where there is a runtime.
-fn spawn(work: impl FnOnce() + Send + 'static) {
-    match tokio::runtime::Handle::try_current() {
-        Ok(runtime) => drop(runtime.spawn_blocking(work)),
-        Err(_) => drop(std::thread::spawn(work)),
+impl fmt::Debug for IdleModels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IdleModels").field("bytes", &self.bytes()).finish()
     }
 }
 

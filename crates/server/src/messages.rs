@@ -4,12 +4,12 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
 use axum::{Extension, Json};
-use lichen_api::{Error, MessagesEncoder, parse_count_tokens, parse_messages, token_count};
+use lichen_api::{Encoder, Error, MessagesEncoder, parse_count_tokens, parse_messages, token_count};
 use serde_json::Value;
 
 use crate::exchange::{Exchange, unique};
 use crate::extract::Body;
-use crate::generation::{answer, start};
+use crate::generation::Ask;
 use crate::prepare;
 use crate::reply::{Refusal, fault};
 use crate::{Model, Node};
@@ -28,12 +28,13 @@ pub(crate) async fn messages(
     if turn.session.is_none() {
         turn.session = headers.get(SESSION).and_then(|id| id.to_str().ok()).map(str::to_owned);
     }
-    let model = node.lend(turn.model.as_deref()).await?;
-    let encoder = MessagesEncoder::new(unique("msg"), model.id());
-    let streamed = turn.delivery.stream;
-    let prepare = move |model: &Model, exchange: &Exchange| prepare::turn(model, exchange, &turn);
-    let started = start(model, exchange, prepare).await?;
-    Ok(answer(&node, started, encoder, streamed).await?)
+    let id = unique("msg");
+    let (model, session) = (turn.model.clone(), turn.session.clone());
+    let ask = Ask { node, exchange, model, session, streamed: turn.delivery.stream };
+    let (refused, name) = (id.clone(), turn.model.clone().unwrap_or_default());
+    let refusal = move |error: &Error| MessagesEncoder::new(refused, &name).error(error);
+    let encoder = move |model: &Model| MessagesEncoder::new(id, model.id());
+    Ok(ask.answered(encoder, refusal, move |model, exchange| prepare::turn(model, exchange, &turn)).await?)
 }
 
 /// The tokens of a conversation, without an answer.

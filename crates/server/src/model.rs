@@ -26,6 +26,7 @@ pub struct Model {
     grammars: OnceLock<Result<GrammarCompiler, GrammarError>>,
     bytes: u64,
     ttl: Option<Duration>,
+    pinned: bool,
     change: Option<ChangeLimits>,
     sessions: Option<Arc<dyn Sessions>>,
 }
@@ -51,8 +52,25 @@ pub struct Restored {
     pub pages: Vec<(&'static str, usize)>,
 }
 
+/// A session that has state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kept {
+    /// Its number.
+    pub session: u64,
+    /// Tokens of its conversation that was used last.
+    pub tokens: usize,
+    /// Bytes of their state; sessions that begin alike share some.
+    pub bytes: u64,
+}
+
 /// Takes conversations out of a model and puts them in, as bytes whose format the server doesn't know. Calls block.
 pub trait Sessions: Send + Sync {
+    /// The sessions that have state.
+    fn list(&self) -> Vec<Kept>;
+
+    /// Gives up the state of a session. Returns how many bytes that freed, or nothing if it has none.
+    fn forget(&self, session: u64) -> Option<u64>;
+
     /// The conversation of a session that was used last.
     fn export(&self, session: u64) -> Option<Vec<u8>>;
 
@@ -84,6 +102,7 @@ impl Model {
             grammars: OnceLock::new(),
             bytes: 0,
             ttl: None,
+            pinned: false,
             change: None,
             sessions: None,
         }
@@ -128,6 +147,13 @@ impl Model {
         self
     }
 
+    /// Has it leave only when told to.
+    #[must_use]
+    pub fn with_pin(mut self, pinned: bool) -> Self {
+        self.pinned = pinned;
+        self
+    }
+
     /// Sets how limits are changed while it runs.
     #[must_use]
     pub fn with_change(mut self, change: ChangeLimits) -> Self {
@@ -142,6 +168,10 @@ impl Model {
 
     pub(crate) fn ttl(&self) -> Option<Duration> {
         self.ttl
+    }
+
+    pub(crate) fn pinned(&self) -> bool {
+        self.pinned
     }
 
     /// Changes some of its limits; the others stay.

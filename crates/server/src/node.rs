@@ -12,10 +12,11 @@ use lichen_registry::Limits;
 use serde_json::Value;
 
 use crate::exchange::AccessLog;
-use crate::host::{Host, Lease};
+use crate::host::{Host, IdleModels, Lease};
 use crate::metrics::Traffic;
 use crate::order::{LoadOrder, Loader};
 use crate::responses::Conversations;
+use crate::session_names::SessionNames;
 use crate::{ApiKeys, Model};
 
 /// Seconds a client should wait for another server once this one is on its way down.
@@ -117,6 +118,7 @@ struct Inner {
     settings: Settings,
     host: Host,
     conversations: Conversations,
+    session_names: SessionNames,
     traffic: Arc<Traffic>,
     started: Instant,
     draining: AtomicBool,
@@ -134,6 +136,7 @@ impl Node {
             settings,
             host,
             conversations: Conversations::default(),
+            session_names: SessionNames::default(),
             traffic: Arc::default(),
             started: Instant::now(),
             draining: AtomicBool::new(false),
@@ -145,6 +148,11 @@ impl Node {
         self.host().declare(order, bytes);
     }
 
+    /// The models that may go when memory is short.
+    pub fn idle_models(&self) -> IdleModels {
+        self.host().idle_models()
+    }
+
     pub(crate) fn host(&self) -> &Host {
         &self.0.host
     }
@@ -152,6 +160,11 @@ impl Node {
     /// Conversations that later responses continue.
     pub(crate) fn conversations(&self) -> &Conversations {
         &self.0.conversations
+    }
+
+    /// What clients call their sessions.
+    pub(crate) fn session_names(&self) -> &SessionNames {
+        &self.0.session_names
     }
 
     /// Counts of all requests.

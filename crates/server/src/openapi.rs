@@ -49,7 +49,7 @@ const LIMITS: [(&str, &str); 4] = [
     ("reasoning_budget", "integer"),
 ];
 
-pub(crate) const ROUTES: [Route; 23] = [
+pub(crate) const ROUTES: [Route; 25] = [
     get("/", "What this node is"),
     get("/health", "Whether it lives and which models are ready"),
     get("/metrics", "Metrics in Prometheus' text format"),
@@ -152,6 +152,14 @@ pub(crate) const ROUTES: [Route; 23] = [
         &[("messages", "array"), ("tools", "array"), ("add_generation_prompt", "boolean")],
     ),
     get("/admin/memory", "Limits, the ledger, how short memory is and what was done about it"),
+    get("/admin/sessions", "The sessions that have state"),
+    Route {
+        method: "delete",
+        path: "/admin/sessions/{id}",
+        summary: "Give up the state of a session",
+        fields: &[],
+        required: &[],
+    },
     get("/admin/sessions/{id}", "The state of a session as a blob"),
     Route {
         method: "put",
@@ -173,14 +181,14 @@ pub(crate) const ROUTES: [Route; 23] = [
             ("max_sessions", "integer"),
             ("reasoning_budget", "integer"),
             ("ttl", "integer"),
-            ("pinned", "boolean"),
+            ("pin", "boolean"),
         ],
     ),
     post(
         "/admin/models/unload",
-        "Unload a model once its requests have ended",
-        &["model"],
-        &[("model", "string")],
+        "Unload a model, or one replica of it, once its requests have ended",
+        &[],
+        &[("model", "string"), ("id", "string")],
     ),
     Route {
         method: "patch",

@@ -25,6 +25,22 @@ pub struct LoadOrder {
     pub pinned: bool,
 }
 
+/// Why a load came to nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LoadError {
+    /// Memory is used otherwise. It may be tried again once something has gone.
+    #[error("it needs {need} bytes and {available} are free; unload another model, or try again later")]
+    NoRoom {
+        /// Bytes needed.
+        need: u64,
+        /// Bytes that can be had now.
+        available: u64,
+    },
+    /// Anything else; for the user to read.
+    #[error("{0}")]
+    Failed(String),
+}
+
 /// Limits of one model; `None` leaves the server's default.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ModelOptions {
@@ -68,7 +84,7 @@ impl ModelOptions {
 }
 
 impl LoadOrder {
-    /// Reads the body of a load request: `model` (or `model_id`), `name`, options, `ttl` in seconds, `pinned`.
+    /// Reads the body of a load request: `model` (or `model_id`), `name`, options, `ttl` in seconds, `pin`.
     ///
     /// # Errors
     /// [`Error::InvalidRequest`] naming the field.
@@ -86,7 +102,7 @@ impl LoadOrder {
             name,
             options: ModelOptions::read(fields)?,
             ttl: fields.count("ttl", 1)?.map(|seconds| Duration::from_secs(seconds as u64)),
-            pinned: fields.flag("pinned")?.unwrap_or(false),
+            pinned: fields.flag("pin")?.or(fields.flag("pinned")?).unwrap_or(false),
         })
     }
 }
@@ -102,9 +118,10 @@ pub trait Loader: Send + Sync {
     /// It can't be found or read; for the user to read.
     fn estimate(&self, order: &LoadOrder) -> Result<u64, String>;
 
-    /// Fetches and loads a model. Blocks.
+    /// Fetches and loads a model. It may take so many bytes of `room`, and less of a context where the order leaves that
+    /// open. Blocks.
     ///
     /// # Errors
-    /// Why it can't be; for the user to read.
-    fn load(&self, order: &LoadOrder, progress: Progress) -> Result<Model, String>;
+    /// [`LoadError`].
+    fn load(&self, order: &LoadOrder, room: u64, progress: Progress) -> Result<Model, LoadError>;
 }

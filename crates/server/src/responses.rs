@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::exchange::{Exchange, unique};
 use crate::extract::Body;
-use crate::generation::{answer, start};
+use crate::generation::Ask;
 use crate::node::unix_time;
 use crate::prepare;
 use crate::reply::Refusal;
@@ -38,28 +38,29 @@ pub(crate) async fn responses(
         })?,
         None => Arc::default(),
     };
-    let model = node.lend(request.turn.model.as_deref()).await?;
     let id = unique("resp");
     let envelope = ResponseEnvelope {
         id: id.clone(),
         created: unix_time(),
-        model: model.id().to_owned(),
+        model: request.turn.model.clone().unwrap_or_default(),
         echo: request.echo.clone(),
     };
-    let (key, streamed) = (exchange.key(), request.turn.delivery.stream);
+    let key = exchange.key();
+    let (model, session) = (request.turn.model.clone(), request.turn.session.clone());
+    let ask = Ask { node, exchange, model, session, streamed: request.turn.delivery.stream };
     let mut turn = request.turn.clone();
     turn.messages = request.conversation(&earlier);
     let said = request.turn.messages.as_array().cloned().unwrap_or_default();
     let keeping =
         request.store.then(|| Keeping { kept, key, id, messages: [earlier.to_vec(), said].concat() });
-    let encoder = Recorder {
-        inner: ResponsesEncoder::new(envelope),
+    let refused = envelope.clone();
+    let refusal = move |error: &Error| ResponsesEncoder::new(refused).error(error);
+    let encoder = move |model: &Model| Recorder {
+        inner: ResponsesEncoder::new(ResponseEnvelope { model: model.id().to_owned(), ..envelope }),
         reply: Reply::default(),
         keeping: Mutex::new(keeping),
     };
-    let prepare = move |model: &Model, exchange: &Exchange| prepare::turn(model, exchange, &turn);
-    let started = start(model, exchange, prepare).await?;
-    Ok(answer(&node, started, encoder, streamed).await?)
+    Ok(ask.answered(encoder, refusal, move |model, exchange| prepare::turn(model, exchange, &turn)).await?)
 }
 
 /// Conversations by the response that ended them, bounded. Clones share them.

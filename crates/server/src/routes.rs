@@ -35,9 +35,11 @@ pub fn router(node: Node) -> Router {
         .route("/metrics", get(metrics))
         .route("/openapi.json", get(openapi))
         .route("/admin/memory", get(admin::memory))
+        .route("/admin/sessions", get(sessions::list))
         .route(
             "/admin/sessions/{*id}",
             get(sessions::export)
+                .delete(sessions::forget)
                 .merge(put(sessions::import).layer(DefaultBodyLimit::max(sessions::MOST_BYTES))),
         )
         .route("/admin/models", get(admin::list))

@@ -1,4 +1,4 @@
-//! Conversations as files: `/admin/sessions/{id}`.
+//! Conversations that are kept, and conversations as files: `/admin/sessions`.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::exchange::Exchange;
-use crate::model::Sessions;
+use crate::model::Kept;
 use crate::reply::{Refusal, fault};
 use crate::{Model, Node};
 
@@ -36,6 +36,37 @@ pub(crate) fn number(key: u64, session: &str) -> u64 {
     hasher.finish()
 }
 
+/// `GET /admin/sessions`: the sessions that have state. Names that other keys gave are not told.
+pub(crate) async fn list(
+    State(node): State<Node>,
+    Extension(exchange): Extension<Exchange>,
+    Query(of): Query<Of>,
+) -> Result<Json<Value>, Refusal> {
+    if let Some(model) = &of.model {
+        // Tells those who ask for an unknown one what there is.
+        node.card(model)?;
+    }
+    let wanted = |model: &Arc<Model>| of.model.as_deref().is_none_or(|name| model.id() == name);
+    let replicas: Vec<_> = node.host().all().into_iter().filter(|(_, model)| wanted(model)).collect();
+    let key = exchange.key();
+    let told = off_thread(&exchange, move || {
+        let mut told = Vec::new();
+        for (replica, model) in &replicas {
+            for Kept { session, tokens, bytes } in model.sessions().map(|one| one.list()).unwrap_or_default()
+            {
+                let (idle, name) = node.session_names().get(key, session).unzip();
+                let idle = idle.map(|idle| idle.as_secs_f64());
+                told.push(json!({
+                    "id": name.flatten(), "model": model.id(), "instance": replica.to_string(),
+                    "tokens": tokens, "bytes": bytes, "idle_s": idle,
+                }));
+            }
+        }
+        told
+    });
+    Ok(Json(json!({"sessions": told.await?})))
+}
+
 /// `GET /admin/sessions/{id}`: the conversation that was used last, as bytes.
 pub(crate) async fn export(
     State(node): State<Node>,
@@ -44,16 +75,11 @@ pub(crate) async fn export(
     Query(of): Query<Of>,
 ) -> Result<Response, Refusal> {
     let session = number(exchange.key(), &id);
-    let replicas = sessions(&node, of.model.as_deref())?;
-    let work = tokio::task::spawn_blocking(move || replicas.iter().find_map(|model| model.export(session)));
-    let found =
-        work.await.map_err(|_| fault("a worker broke down while it wrote a session", exchange.id()))?;
-    let bytes = found.ok_or_else(|| {
-        Error::invalid(
-            "session",
-            format!("'{id}' has no state here: it was never used, or has been given up"),
-        )
-    })?;
+    let replicas = replicas(&node, of.model.as_deref())?;
+    let found = off_thread(&exchange, move || {
+        replicas.iter().filter_map(|model| model.sessions()).find_map(|sessions| sessions.export(session))
+    });
+    let bytes = found.await?.ok_or(Error::SessionNotFound { session: id })?;
     Ok(([(header::CONTENT_TYPE, "application/octet-stream")], bytes).into_response())
 }
 
@@ -67,11 +93,13 @@ pub(crate) async fn import(
     body: Bytes,
 ) -> Result<Json<Value>, Refusal> {
     let session = number(exchange.key(), &id);
-    let replicas = sessions(&node, of.model.as_deref())?;
-    let work = tokio::task::spawn_blocking(move || replicas[0].import(session, &body, of.kv.as_deref()));
-    let taken =
-        work.await.map_err(|_| fault("a worker broke down while it read a session", exchange.id()))?;
-    let restored = taken.map_err(|reason| Error::invalid("body", reason))?;
+    let model = node.lend(of.model.as_deref()).await?;
+    let taken = off_thread(&exchange, move || {
+        let sessions = model.sessions().ok_or_else(|| without_sessions(&model))?;
+        sessions.import(session, &body, of.kv.as_deref()).map_err(|reason| Error::invalid("body", reason))
+    });
+    let restored = taken.await??;
+    node.session_names().note(exchange.key(), &id);
     let pages: Map<_, _> =
         restored.pages.iter().map(|(precision, pages)| ((*precision).to_owned(), json!(pages))).collect();
     let told =
@@ -79,8 +107,37 @@ pub(crate) async fn import(
     Ok(Json(told))
 }
 
-/// The replicas of a model that can do this; at least one.
-fn sessions(node: &Node, model: Option<&str>) -> Result<Vec<Arc<dyn Sessions>>, Error> {
+/// `DELETE /admin/sessions/{id}`: gives up the state of a session. What running answers use, and what other sessions
+/// begin with too, stays.
+pub(crate) async fn forget(
+    State(node): State<Node>,
+    Extension(exchange): Extension<Exchange>,
+    Path(id): Path<String>,
+    Query(of): Query<Of>,
+) -> Result<Json<Value>, Refusal> {
+    let session = number(exchange.key(), &id);
+    let replicas = replicas(&node, of.model.as_deref())?;
+    let freed = off_thread(&exchange, move || {
+        let sessions = replicas.iter().filter_map(|model| model.sessions());
+        // Each of them, and not only until one had it.
+        sessions.filter_map(|sessions| sessions.forget(session)).reduce(|sum, freed| sum + freed)
+    });
+    let freed = freed.await?.ok_or_else(|| Error::SessionNotFound { session: id.clone() })?;
+    node.session_names().forget(session);
+    Ok(Json(json!({"session": id, "deleted": true, "freed_bytes": freed})))
+}
+
+/// Asks an engine, which waits for its step.
+async fn off_thread<T: Send + 'static>(
+    exchange: &Exchange,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Error> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|_| fault("a worker broke down while it asked for sessions", exchange.id()))
+}
+
+/// The loaded replicas of a model.
+fn replicas(node: &Node, model: Option<&str>) -> Result<Vec<Arc<Model>>, Error> {
     let name = match model {
         Some(name) => name.to_owned(),
         None => match node.cards().as_slice() {
@@ -91,12 +148,12 @@ fn sessions(node: &Node, model: Option<&str>) -> Result<Vec<Arc<dyn Sessions>>, 
     // Tells those who ask for an unknown one what there is.
     node.card(&name)?;
     let loaded = node.host().loaded(&name);
-    let replicas: Vec<_> = loaded.iter().filter_map(|model: &Arc<Model>| model.sessions().cloned()).collect();
-    if replicas.is_empty() {
-        return Err(Error::invalid(
-            "model",
-            format!("'{name}' can't give out sessions, or isn't loaded now"),
-        ));
+    match loaded.iter().find(|model| model.sessions().is_none()) {
+        Some(model) => Err(without_sessions(model)),
+        None => Ok(loaded),
     }
-    Ok(replicas)
+}
+
+fn without_sessions(model: &Model) -> Error {
+    Error::invalid("model", format!("'{}' can't give out sessions or take them", model.id()))
 }

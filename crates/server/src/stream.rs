@@ -75,7 +75,11 @@ pub(crate) fn response(started: Started, mut encoder: Box<dyn Encoder>, keep_ali
     let ping = encoder.ping().map_or_else(|| Event::default().comment("ping"), wire);
     let events = Events { answers: started.answers, encoder, ready, ended: false };
     let keep_alive = KeepAlive::new().interval(keep_alive).event(ping);
-    let mut response = EventStream::new(events).keep_alive(keep_alive).into_response();
+    event_stream(EventStream::new(events).keep_alive(keep_alive).into_response())
+}
+
+/// A response whose body is events.
+pub(crate) fn event_stream(mut response: Response) -> Response {
     let headers = response.headers_mut();
     let kind = HeaderValue::from_static("text/event-stream; charset=utf-8");
     headers.insert(header::CONTENT_TYPE, kind);

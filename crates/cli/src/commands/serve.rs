@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use lichen_hub::Reference;
-use lichen_server::{AccessLog, ApiKeys, Info, Limits, LoadOrder, Loader, Model, Node, Settings};
+use lichen_server::{AccessLog, ApiKeys, Info, Limits, LoadOrder, Loader, Node, Settings};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
@@ -17,7 +17,7 @@ use crate::build_info::{BACKEND, BUILD};
 use crate::commands::serve_models::{ModelArgs, Wanted};
 use crate::load::{ComputeArgs, QueueArgs, hub};
 use crate::memory::Memory;
-use crate::node_loader::{NodeLoader, load_now};
+use crate::node_loader::{Begun, NodeLoader, load_now};
 use crate::{machine, output};
 
 #[derive(Debug, clap::Args)]
@@ -50,6 +50,15 @@ pub(crate) struct Args {
     #[arg(long, env = "LICHEN_OVERCOMMIT_WEIGHTS")]
     overcommit_weights: bool,
 
+    /// Seconds that a request waits for its model to be loaded before it is told to come back later
+    #[arg(long, env = "LICHEN_LOAD_TIMEOUT", value_name = "SECONDS", default_value_t = 120,
+          value_parser = clap::value_parser!(u64).range(1..))]
+    load_timeout: u64,
+
+    /// Seconds without a request after which a model is unloaded when memory is short, until a request asks for it
+    #[arg(long, env = "LICHEN_IDLE_AFTER", value_name = "SECONDS", default_value_t = 30)]
+    idle_after: u64,
+
     #[command(flatten)]
     compute: ComputeArgs,
 
@@ -81,12 +90,18 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let (memory, _process) = Memory::watch(args.ram_budget, args.overcommit_weights)?;
     let loader =
         Arc::new(NodeLoader { hub: hub(), compute: args.compute, queue: args.queue, memory: memory.clone() });
+    let limit = models_limit(&memory);
     let settings = Settings {
         api_keys: keys(args.api_key_file.as_deref())?,
         access_log: access_log(&args.access_log)?,
-        limits: Limits { bytes: models_limit(&memory), ..Limits::default() },
+        limits: Limits {
+            bytes: limit,
+            pressure_idle: Duration::from_secs(args.idle_after),
+            ..Limits::default()
+        },
         loader: Some(loader.clone()),
-        memory: Some(Arc::new(memory)),
+        load_wait: Duration::from_secs(args.load_timeout),
+        memory: Some(Arc::new(memory.clone())),
         ..Settings::default()
     };
     // Before any model is loaded, so that a bad address is told at once.
@@ -94,8 +109,16 @@ pub(crate) fn run(args: Args) -> Result<()> {
         .to_socket_addrs()
         .with_context(|| unreachable(&args.host, args.port))?;
     let orders = wanted.into_iter().map(|wanted| order(&loader, wanted)).collect::<Result<Vec<_>>>()?;
-    let models = orders.iter().map(|order| load_now(&loader, order)).collect::<Result<Vec<_>>>()?;
-    let sizes: Vec<u64> = models.iter().map(Model::bytes).collect();
+    let (mut models, mut sizes) = (Vec::new(), Vec::new());
+    for begun in load_now(&loader, &orders, limit)? {
+        match begun {
+            Begun::Loaded(model) => {
+                sizes.push(model.bytes());
+                models.push(*model);
+            }
+            Begun::Declared(bytes) => sizes.push(bytes),
+        }
+    }
     let info = Info {
         name: "lichen".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -107,6 +130,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let node = Node::new(info, settings, models)?;
     // What goes after its time to live, or for another model, comes back when a request asks for it.
     orders.into_iter().zip(sizes).for_each(|(order, bytes)| node.declare(order, bytes));
+    let _unloader = memory.relieve_with(node.idle_models())?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -137,7 +161,7 @@ fn order(loader: &NodeLoader, wanted: Wanted) -> Result<LoadOrder> {
         name,
         options: wanted.options,
         ttl: wanted.ttl.map(Duration::from_secs),
-        pinned: false,
+        pinned: wanted.pinned,
     })
 }
 

@@ -39,6 +39,11 @@ struct Flags {
     /// Seconds without a request after which the model is unloaded
     #[arg(long, env = "LICHEN_TTL", value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     ttl: Vec<u64>,
+
+    /// Never unload the model to make room or because memory is short
+    #[arg(long, env = "LICHEN_PIN", num_args = 0..=1, require_equals = true, default_missing_value = "true",
+          value_name = "true|false")]
+    pin: Vec<bool>,
 }
 
 /// One model as the command line asks for it.
@@ -48,6 +53,7 @@ pub(crate) struct Wanted {
     pub(crate) name: Option<String>,
     pub(crate) options: ModelOptions,
     pub(crate) ttl: Option<u64>,
+    pub(crate) pinned: bool,
 }
 
 /// The models of the command line.
@@ -85,7 +91,7 @@ impl clap::Args for ModelArgs {
 
 impl FromArgMatches for ModelArgs {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let Flags { model, name, ctx_cap, max_sessions, max_concurrent, reasoning_budget, ttl } =
+        let Flags { model, name, ctx_cap, max_sessions, max_concurrent, reasoning_budget, ttl, pin } =
             Flags::from_arg_matches(matches)?;
         let places = Places::of(matches, model.len());
         let (names, ctx_caps) = (places.assign("name", &name), places.assign("ctx_cap", &ctx_cap));
@@ -93,6 +99,7 @@ impl FromArgMatches for ModelArgs {
         let concurrent = places.assign("max_concurrent", &max_concurrent);
         let budgets = places.assign("reasoning_budget", &reasoning_budget);
         let ttls = places.assign("ttl", &ttl);
+        let pins = places.assign("pin", &pin);
         let stray_name = model.len() > 1 && places.has_default("name");
         let models = model.into_iter().enumerate().map(|(index, reference)| Wanted {
             reference,
@@ -104,6 +111,7 @@ impl FromArgMatches for ModelArgs {
                 reasoning_budget: budgets[index],
             },
             ttl: ttls[index],
+            pinned: pins[index].unwrap_or(false),
         });
         Ok(Self { models: models.collect(), stray_name })
     }
@@ -178,7 +186,7 @@ mod tests {
     #[test]
     fn options_after_a_model_are_for_it_and_options_before_for_all() {
         let models = wanted(
-            "--ctx-cap 512 -m ./a.gguf --name a --ttl 5 -m ./b.gguf --ctx-cap 1024 --max-concurrent 2 -m ./a.gguf --name a",
+            "--ctx-cap 512 -m ./a.gguf --name a --ttl 5 -m ./b.gguf --ctx-cap 1024 --max-concurrent 2 --pin -m ./a.gguf --name a",
         )
         .unwrap();
         let caps: Vec<_> = models.iter().map(|model| model.options.ctx_cap).collect();
@@ -186,6 +194,7 @@ mod tests {
         let names: Vec<_> = models.iter().map(|model| model.name.as_deref()).collect();
         assert_eq!(names, [Some("a"), None, Some("a")]);
         assert_eq!((models[0].ttl, models[1].ttl), (Some(5), None));
+        assert_eq!(models.iter().map(|model| model.pinned).collect::<Vec<_>>(), [false, true, false]);
         assert_eq!((models[1].options.max_concurrent, models[2].options.max_concurrent), (Some(2), None));
     }
 

@@ -76,7 +76,7 @@ struct State {
     rungs: BTreeMap<Rung, RungReport>,
 }
 
-/// One engine, as the governor and the engine's thread both see it.
+/// One engine or other part of the process, as the governor and its thread both see it.
 pub(crate) struct Member {
     pub(crate) owner: Owner,
     shared: Arc<Shared>,
@@ -87,6 +87,8 @@ pub(crate) struct Member {
     /// When the oldest of its running sequences began, in nanoseconds since the governor's start; the largest number
     /// if none runs.
     oldest: AtomicU64,
+    /// Asked for what it could free at each look; engines say it by themselves.
+    outside: Option<Box<dyn Fn() -> Yields + Send + Sync>>,
     relieved: Mutex<Vec<Relief>>,
     /// Forward passes.
     passes: AtomicU64,
@@ -153,6 +155,13 @@ impl Member {
     /// Where the limit comes from.
     pub(crate) fn limit_source(&self) -> String {
         lock(&self.shared.state).budget.source.to_string()
+    }
+
+    fn offered(&self) -> Yields {
+        match &self.outside {
+            Some(offer) => offer(),
+            None => lock(&self.yields).clone(),
+        }
     }
 
     pub(crate) fn report(&self, relief: Relief) {
@@ -259,17 +268,36 @@ impl Governor {
 
     /// Takes in an engine.
     pub(crate) fn join(&self, owner: Owner, model: ModelBytes, commands: Sender<Command>) -> Arc<Member> {
-        let member = Arc::new(Member {
+        self.admit(self.member(owner, model, commands))
+    }
+
+    /// Takes in somebody who is no engine, and who is asked for what it could free.
+    pub(crate) fn join_outside(
+        &self,
+        owner: Owner,
+        commands: Sender<Command>,
+        offer: Box<dyn Fn() -> Yields + Send + Sync>,
+    ) -> Arc<Member> {
+        self.admit(Member { outside: Some(offer), ..self.member(owner, ModelBytes::default(), commands) })
+    }
+
+    fn member(&self, owner: Owner, model: ModelBytes, commands: Sender<Command>) -> Member {
+        Member {
             owner,
             shared: self.0.shared.clone(),
             commands: Mutex::new(Some(commands)),
             model: Mutex::new(model),
             yields: Mutex::default(),
             oldest: AtomicU64::new(u64::MAX),
+            outside: None,
             relieved: Mutex::default(),
             passes: AtomicU64::new(0),
             busy: AtomicBool::new(false),
-        });
+        }
+    }
+
+    fn admit(&self, member: Member) -> Arc<Member> {
+        let member = Arc::new(member);
         lock(&self.0.shared.members).push(Arc::downgrade(&member));
         member
     }
@@ -395,8 +423,7 @@ impl Watch {
         }
         // An engine that has not answered yet is in a long step; what it offered may be gone.
         let free = members.iter().filter(|member| !member.busy.load(Ordering::Relaxed));
-        let mut offers: Vec<(&Arc<Member>, Yields)> =
-            free.map(|member| (member, lock(&member.yields).clone())).collect();
+        let mut offers: Vec<(&Arc<Member>, Yields)> = free.map(|member| (member, member.offered())).collect();
         // Whose sequences began last gives way first; who has the right of way, last.
         offers.sort_by_key(|(member, _)| std::cmp::Reverse(member.oldest.load(Ordering::Relaxed)));
         let mut yields = Yields::new();
@@ -407,9 +434,11 @@ impl Watch {
             lock(&self.shared.state).rungs.entry(rung).or_default().asked += 1;
             for (member, offer) in &offers {
                 let part = offer.get(&rung).copied().unwrap_or(0).min(bytes);
-                if part > 0 && member.ask(Command::Relieve(Request { rung, bytes: part })) {
+                if part > 0 {
+                    // Before it is asked, since it may answer at once.
                     member.busy.store(true, Ordering::Relaxed);
-                    bytes -= part;
+                    let asked = member.ask(Command::Relieve(Request { rung, bytes: part }));
+                    bytes -= if asked { part } else { 0 };
                 }
             }
         }

@@ -3,11 +3,13 @@
 
 mod account;
 mod governor;
+mod reliever;
 mod report;
 
 pub(crate) use account::{Account, Use};
 pub use governor::{Governor, GovernorConfig, GovernorError};
 pub(crate) use governor::{Member, Relief};
+pub use reliever::{Enlisted, Reliever};
 pub use report::{MemoryReport, RungReport};
 
 use lichen_backend::KvPrecision;

@@ -114,11 +114,9 @@ fn a_model_that_is_waited_for_loads_once_there_is_room() {
     registry.declare(entry("b", 12));
     let waiter = registry.wait("b").unwrap();
     assert!(registry.take(at(10), waiter).0.unwrap_err().worth_waiting());
-    assert_eq!(registry.release(at(20), a), []);
-    assert_eq!(registry.next_tick(at(20)), Some(at(RESIDENCY)));
-    assert_eq!(registry.tick(at(RESIDENCY)), [Unload(a)]);
-    assert_eq!(loads(&registry.unloaded(at(RESIDENCY), a)), 1);
-    assert_eq!(registry.next_tick(at(RESIDENCY)), None);
+    assert_eq!(registry.release(at(20), a), [Unload(a)]);
+    assert_eq!(loads(&registry.unloaded(at(20), a)), 1);
+    assert_eq!(registry.next_tick(at(20)), None);
 }
 
 #[test]

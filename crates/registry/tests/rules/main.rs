@@ -4,6 +4,7 @@
 
 mod leaving;
 mod loading;
+mod pressure;
 mod room;
 
 use lichen_registry::Action::{Load, Unload};

@@ -4,6 +4,7 @@ use lichen_api::ModelCard;
 use lichen_generate::{Admissions, Stats};
 
 use super::exposition::Exposition;
+use crate::host::Comings;
 
 /// One metric: its name, kind, help, and how it is read.
 type Row<T> = (&'static str, &'static str, &'static str, fn(&T) -> f64);
@@ -74,6 +75,17 @@ pub(super) fn write_models(text: &mut Exposition, cards: &[ModelCard]) {
             text.sample(name, &[("model", &card.id)], read(card));
         }
     }
+}
+
+/// How loads ended, and why loaded replicas had to go.
+pub(super) fn write_comings(text: &mut Exposition, comings: &Comings) {
+    let loads = "lichen_model_loads_total";
+    text.family(loads, "counter", "Loads of models that ended, by how they did.");
+    comings.loads.iter().for_each(|(result, count)| text.sample(loads, &[("result", result)], *count as f64));
+    let unloaded = "lichen_models_unloaded_total";
+    text.family(unloaded, "counter", "Loaded replicas that had to go, by why.");
+    let each = comings.unloaded.iter();
+    each.for_each(|(reason, count)| text.sample(unloaded, &[("reason", reason)], *count as f64));
 }
 
 /// Each engine comes with its model's name and the number of the replica.

@@ -23,6 +23,7 @@ pub(crate) async fn metrics(State(node): State<Node>) -> Response {
     text.family("lichen_uptime_seconds", "gauge", "Time since the start.");
     text.sample("lichen_uptime_seconds", &[], node.uptime().as_secs_f64());
     engine::write_models(&mut text, &node.cards());
+    engine::write_comings(&mut text, &node.host().comings());
     engine::write_engines(&mut text, &node.stats());
     node.traffic().write(&mut text);
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
