@@ -21,7 +21,8 @@ use crate::kv_gate::{self, Measurement};
 use crate::language::ModelLanguage;
 use crate::memory::Memory;
 use crate::sessions::ModelSessions;
-use crate::{machine, output, vocabulary};
+use crate::spill::ModelTier;
+use crate::{machine, output, sessions, vocabulary};
 
 /// How a model is loaded.
 #[derive(Debug, Clone, clap::Args)]
@@ -348,15 +349,20 @@ pub(crate) fn start(
         config.kv_pages = config.kv_pages.min((free / UNWATCHED_SHARE / page.max(1)) as usize);
     }
     let executor = opened.executor(compute)?;
-    let engine = Engine::start_placed(executor, language.tokenizer.clone(), config, placement)
+    let (profile, folder) = (sessions::profile(&opened), memory.and_then(Memory::spill));
+    let tier = folder.map(|folder| Arc::new(ModelTier::new(folder.clone(), profile.clone(), precision)) as _);
+    let engine = Engine::start_placed(executor, language.tokenizer.clone(), config, placement, tier)
         .context("the engine's thread could not be started")?;
     let engine = Arc::new(engine);
     if let (Some(memory), Some(measurement)) = (memory, measurement) {
         measurement.run_when_idle(&name, memory, &engine)?;
     }
+    if let Some(folder) = folder {
+        folder.join(&engine);
+    }
     Ok(Loaded {
         name,
-        sessions: Arc::new(ModelSessions::new(engine.clone(), &opened)),
+        sessions: Arc::new(ModelSessions::new(engine.clone(), profile)),
         pooling: pooling(&opened.checkpoint.metadata),
         path: opened.path,
         engine,

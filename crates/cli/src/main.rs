@@ -15,6 +15,7 @@ mod node_loader;
 mod output;
 mod sampling;
 mod sessions;
+mod spill;
 mod vocabulary;
 
 use std::process::ExitCode;

@@ -15,6 +15,7 @@ use lichen_server::{IdleModels, MemoryView};
 use serde_json::{Map, Value, json};
 
 use crate::kv_gate;
+use crate::spill::SpillFolder;
 
 /// What the process takes beside models: code that has run, threads, connections, buffers (`bench/estimate.py`).
 pub(crate) const PROCESS_BYTES: u64 = 14 << 20;
@@ -40,6 +41,8 @@ pub(crate) struct Memory {
     mapped: Arc<Mutex<BTreeMap<PathBuf, Weak<Reservation>>>>,
     /// The precisions that models bear, by name.
     gates: Arc<Mutex<BTreeMap<String, KvGate>>>,
+    /// Where state goes that there is no room for.
+    spill: Option<Arc<SpillFolder>>,
 }
 
 impl Memory {
@@ -52,7 +55,18 @@ impl Memory {
         let governor = Governor::start(Box::new(Linux::new("/")), config)
             .context("memory can't be watched; give --ram-budget")?;
         let process = governor.ledger().reserve(&Owner::new("process", 0), Class::Fixed, PROCESS_BYTES)?;
-        Ok((Self { governor, overcommit_weights, mapped: Arc::default(), gates: Arc::default() }, process))
+        let (mapped, gates) = (Arc::default(), Arc::default());
+        Ok((Self { governor, overcommit_weights, mapped, gates, spill: None }, process))
+    }
+
+    /// Puts state that there is no room for into this folder.
+    pub(crate) fn with_spill(self, spill: Option<Arc<SpillFolder>>) -> Self {
+        Self { spill, ..self }
+    }
+
+    /// Where state goes that there is no room for.
+    pub(crate) fn spill(&self) -> Option<&Arc<SpillFolder>> {
+        self.spill.as_ref()
     }
 
     /// Has idle models go when memory is short, until what is returned is dropped.
@@ -279,6 +293,7 @@ impl MemoryView for Memory {
             "file_bytes": report.sample.file,
             "transitions": transitions.collect::<Vec<_>>(),
             "actions": rungs.collect::<Vec<_>>(),
+            "spill": self.spill.as_ref().map(|folder| folder.report()),
             "kv_gate": self.gates().iter().map(|(name, gate)| (name.clone(), kv_gate::shown(gate))).collect::<Map<_, _>>(),
         })
     }
@@ -288,6 +303,9 @@ impl MemoryView for Memory {
         let mut text = String::new();
         gauges(&mut text, &report);
         counters(&mut text, &report);
+        if let Some(folder) = &self.spill {
+            folder.metrics(&mut text);
+        }
         text
     }
 }
@@ -302,7 +320,7 @@ fn finite(value: f64) -> Value {
 }
 
 /// One metric with its rows: labels and value.
-fn metric(text: &mut String, name: &str, kind: &str, help: &str, rows: &[(String, f64)]) {
+pub(crate) fn metric(text: &mut String, name: &str, kind: &str, help: &str, rows: &[(String, f64)]) {
     // Writing to a string does not fail.
     let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
     for (labels, value) in rows {

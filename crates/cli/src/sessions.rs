@@ -38,20 +38,7 @@ pub(crate) struct ModelSessions {
 }
 
 impl ModelSessions {
-    pub(crate) fn new(engine: Arc<Engine>, opened: &Opened) -> Self {
-        let layout = opened.spec.lower().kv;
-        let page =
-            |(number, precision): (u32, KvPrecision)| (number, lichen_cpu::page_bytes(&layout, precision));
-        let numerics = BTreeMap::from([("pages".to_owned(), PAGE_FORMAT.to_owned())]);
-        let profile = Profile {
-            model: tag(opened),
-            numerics: numerics_tag(&numerics),
-            vocabulary: opened.spec.embed.vocab as u32,
-            max_tokens: opened.spec.context as u64,
-            max_bytes: MOST_BYTES,
-            page_bytes: NUMBERS.into_iter().map(page).collect(),
-            state_bytes: BTreeMap::new(),
-        };
+    pub(crate) fn new(engine: Arc<Engine>, profile: Profile) -> Self {
         Self { engine, profile }
     }
 
@@ -77,11 +64,25 @@ impl ModelSessions {
         for (index, page) in reader.pages().into_iter().enumerate() {
             let mut bytes = Vec::new();
             reader.read_page(index, &mut bytes)?;
-            let known = NUMBERS.into_iter().find(|(number, _)| *number == page.precision);
-            let (_, precision) = known.expect("the profile lists all numbers");
-            pages.push((precision, bytes));
+            pages.push((precision(page.precision), bytes));
         }
         Ok(SessionState { tokens: reader.tokens().to_vec(), pages })
+    }
+}
+
+/// What blobs of a model have to agree with.
+pub(crate) fn profile(opened: &Opened) -> Profile {
+    let layout = opened.spec.lower().kv;
+    let page = |(number, precision): (u32, KvPrecision)| (number, lichen_cpu::page_bytes(&layout, precision));
+    let numerics = BTreeMap::from([("pages".to_owned(), PAGE_FORMAT.to_owned())]);
+    Profile {
+        model: tag(opened),
+        numerics: numerics_tag(&numerics),
+        vocabulary: opened.spec.embed.vocab as u32,
+        max_tokens: opened.spec.context as u64,
+        max_bytes: MOST_BYTES,
+        page_bytes: NUMBERS.into_iter().map(page).collect(),
+        state_bytes: BTreeMap::new(),
     }
 }
 
@@ -110,9 +111,16 @@ impl Sessions for ModelSessions {
     }
 }
 
-fn number(precision: KvPrecision) -> u32 {
+/// The number of a precision in blobs.
+pub(crate) fn number(precision: KvPrecision) -> u32 {
     let known = NUMBERS.into_iter().find(|(_, known)| *known == precision);
     known.map_or(0, |(number, _)| number)
+}
+
+/// The precision of a page that was read with the profile of its model.
+pub(crate) fn precision(number: u32) -> KvPrecision {
+    let known = NUMBERS.into_iter().find(|(known, _)| *known == number);
+    known.expect("the profile lists all numbers").1
 }
 
 /// The identity of a model: what its architecture says of itself, its vocabulary and samples of all its tensors.

@@ -235,7 +235,7 @@ fn engine(path: &Path, after: usize, kv_gate: &KvGate) -> (Engine, Arc<Mutex<Vec
     };
     let tokenizer = tokenizer(executor.vocab());
     let placement = Placement { governor, owner: Owner::new("model", 0), model, reserved: Vec::new() };
-    let engine = Engine::start_placed(Box::new(executor), tokenizer, config, Some(placement)).unwrap();
+    let engine = Engine::start_placed(Box::new(executor), tokenizer, config, Some(placement), None).unwrap();
     (engine, steps)
 }
 

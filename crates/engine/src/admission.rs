@@ -114,7 +114,10 @@ impl Worker<'_> {
         while let Some(id) = self.scheduler.candidate(self.now(), usize::MAX) {
             let tokens = self.sequences[&id].reserve(self.config.answer_reserve);
             self.settle(0);
-            if self.scheduler.candidate(self.now(), self.room()) != Some(id) || !self.promise(tokens) {
+            if self.scheduler.candidate(self.now(), self.room()) != Some(id)
+                || !self.promise(tokens)
+                || self.restore(id) && !self.promise(tokens)
+            {
                 self.held = true;
                 break;
             }
@@ -136,6 +139,23 @@ impl Worker<'_> {
         if self.scheduler.count(State::Waiting) > 0 {
             self.tell_waiting();
         }
+    }
+
+    /// Reads back what the cold tier knows of a sequence that is about to begin, and the cache doesn't. Returns whether
+    /// it has settled the account, and with it given back what was promised.
+    fn restore(&mut self, id: u64) -> bool {
+        let sequence = &self.sequences[&id];
+        let (tokens, session) = (sequence.tokens(), sequence.session);
+        if sequence.pooling().is_some() {
+            return false;
+        }
+        let Some(found) = self.cache.colder(&tokens[..tokens.len() - 1]) else { return false };
+        let tokens = tokens[..found].to_vec();
+        self.make_room(found.div_ceil(self.executor.page_tokens()));
+        let ceiling = self.account.ceiling();
+        self.cache.restore(&mut *self.executor, &tokens, session, ceiling);
+        self.settle(0);
+        true
     }
 
     /// Promises bytes for a sequence of so many tokens, if there is room beside what is promised. What would run alone

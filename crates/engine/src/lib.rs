@@ -9,6 +9,7 @@ mod sampler;
 mod sequence;
 mod session;
 mod speculation;
+mod spill;
 mod thinking;
 mod worker;
 
@@ -17,6 +18,7 @@ pub use memory::{Enlisted, Governor, GovernorConfig, GovernorError, MemoryReport
 pub use pressure::FINE_PAGES;
 pub use sampler::Sampler;
 pub use session::{ImportError, Imported, KeptSession, SessionState};
+pub use spill::{ColdTier, LeavingPage, TakePage};
 
 use lichen_backend::{Executor, KvPrecision};
 use lichen_generate::{Admissions, Generate, GenerateError, Request, Sink, Stats, Ticket};
@@ -24,7 +26,8 @@ use lichen_memory::{ModelBytes, Owner, Reservation};
 use lichen_text::Tokenizer;
 use memory::Member;
 use sequence::Job;
-use std::sync::mpsc::Sender;
+use spill::Spill;
+use std::sync::mpsc::{Sender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -157,10 +160,11 @@ impl Engine {
         tokenizer: Arc<Tokenizer>,
         config: EngineConfig,
     ) -> std::io::Result<Self> {
-        Self::start_placed(executor, tokenizer, config, None)
+        Self::start_placed(executor, tokenizer, config, None, None)
     }
 
-    /// Starts the thread of an engine that takes part in the memory of its process.
+    /// Starts the thread of an engine that takes part in the memory of its process, and puts what it doesn't keep there
+    /// into a colder tier.
     ///
     /// # Errors
     /// If the system gives no thread.
@@ -169,6 +173,7 @@ impl Engine {
         tokenizer: Arc<Tokenizer>,
         config: EngineConfig,
         placement: Option<Placement>,
+        tier: Option<Arc<dyn ColdTier>>,
     ) -> std::io::Result<Self> {
         let (commands, incoming) = std::sync::mpsc::channel();
         let shared = Arc::new(Mutex::new(Shared::default()));
@@ -179,10 +184,12 @@ impl Engine {
                 (Some(governor.join(owner, model, commands.clone())), reserved)
             }
         };
+        let spill =
+            tier.map(|tier| Spill::start(tier, executor.page_tokens(), member.as_deref())).transpose()?;
         let for_worker = (shared.clone(), config.clone(), member.clone());
         let thread = std::thread::Builder::new().name("lichen-engine".to_owned()).spawn(move || {
             let (shared, config, member) = for_worker;
-            Worker::new(executor, &tokenizer, incoming, shared, config, member).work();
+            Worker::new(executor, &tokenizer, incoming, shared, config, member, spill).work();
         })?;
         let (commands, thread, config) = (Some(commands), Some(thread), Mutex::new(config));
         Ok(Self { commands, thread, shared, vocab, config, member, _reserved: reserved })
@@ -203,6 +210,16 @@ impl Engine {
     /// The limits in force.
     pub fn config(&self) -> EngineConfig {
         lock(&self.config).clone()
+    }
+
+    /// Writes what the cache holds to the cold tier, for an engine that comes after this one, and waits until it is there.
+    /// Nothing goes there any more after that.
+    pub fn retire(&self) {
+        let (answer, answered) = sync_channel(1);
+        if self.commands().send(Command::Retire(answer)).is_ok() {
+            // If the thread has ended, it has written before.
+            let _ = answered.recv();
+        }
     }
 
     pub(crate) fn commands(&self) -> &Sender<Command> {

@@ -3,15 +3,25 @@
 use lichen_backend::{Executor, KvPrecision, PageId, PageSet};
 use lichen_sched::PrefixTree;
 use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use crate::spill::Spill;
+
+/// A step waits so long at most for pages to leave for the cold tier; what has not left then is lost.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// An engine that ends waits so long for the pages that it still has.
+const LAST_PATIENCE: Duration = Duration::from_secs(10);
 
 /// State of texts that are not being worked on, for those that begin like them.
 pub(crate) struct PrefixCache {
     tree: PrefixTree<PageId>,
+    page_tokens: usize,
+    spill: Option<Spill>,
 }
 
 impl PrefixCache {
-    pub(crate) fn new(page_tokens: usize, max_sessions: usize) -> Self {
-        Self { tree: PrefixTree::new(page_tokens, max_sessions) }
+    pub(crate) fn new(page_tokens: usize, max_sessions: usize, spill: Option<Spill>) -> Self {
+        Self { tree: PrefixTree::new(page_tokens, max_sessions), page_tokens, spill }
     }
 
     pub(crate) fn set_max_sessions(&mut self, max_sessions: usize) {
@@ -29,6 +39,56 @@ impl PrefixCache {
             executor.adopt(sequence, &found.pages, found.tokens);
         }
         found.tokens
+    }
+
+    /// How many of the first of these tokens the cold tier has state for, if that is a page or more beyond what is here.
+    pub(crate) fn colder(&mut self, tokens: &[u32]) -> Option<usize> {
+        let found = self.spill.as_ref()?.find(tokens);
+        let here = self.tree.lookup(tokens).tokens;
+        (found >= here + self.page_tokens).then_some(found)
+    }
+
+    /// Takes the state of these tokens in from the cold tier, page by page, while pages stay within `ceiling` bytes.
+    pub(crate) fn restore(
+        &mut self,
+        executor: &mut dyn Executor,
+        tokens: &[u32],
+        session: Option<u64>,
+        ceiling: u64,
+    ) {
+        let Some(spill) = &self.spill else { return };
+        let mut pages = Vec::new();
+        let sound = spill.read(tokens, &mut |precision, bytes| {
+            let fits = executor.kv_bytes().saturating_add(bytes.len() as u64) <= ceiling;
+            if fits {
+                pages.push(executor.import_page(precision, bytes)?);
+            }
+            Ok(fits)
+        });
+        if sound {
+            let covered = tokens.len().min(pages.len() * self.page_tokens);
+            self.insert(executor, &tokens[..covered], &pages, session);
+        } else {
+            pages.into_iter().for_each(|page| executor.release(page));
+        }
+    }
+
+    /// Writes everything to the cold tier, what was used last first, and waits until it is there.
+    pub(crate) fn spill_all(&mut self, executor: &dyn Executor) {
+        let Some(spill) = self.spill.take() else { return };
+        let deadline = Instant::now() + LAST_PATIENCE;
+        self.tree.texts().for_each(|(tokens, pages)| spill.write(executor, &tokens, &pages, deadline));
+    }
+
+    /// Gives up at least `want` pages, if there are so many. What they hold goes to the cold tier.
+    fn give_up(&mut self, executor: &dyn Executor, want: usize, deadline: Instant) -> Vec<PageId> {
+        let spill = &self.spill;
+        let leaving = |tokens: &[u32], pages: &[PageId]| {
+            if let Some(spill) = spill {
+                spill.write(executor, tokens, pages, deadline);
+            }
+        };
+        self.tree.evict(want, |page| executor.users(page) == 0, leaving)
     }
 
     /// Keeps the state of a sequence, whose tokens these are.
@@ -91,7 +151,7 @@ impl PrefixCache {
     pub(crate) fn make_room(&mut self, executor: &mut dyn Executor, limit: usize, more: usize) {
         let short = (executor.pages() + more).saturating_sub(limit);
         if short > 0 {
-            let evicted = self.tree.evict(short, |page| executor.users(page) == 0);
+            let evicted = self.give_up(executor, short, Instant::now() + PATIENCE);
             evicted.into_iter().for_each(|page| executor.release(page));
         }
     }
@@ -106,10 +166,10 @@ impl PrefixCache {
     pub(crate) fn evict(&mut self, executor: &mut dyn Executor, bytes: u64) -> u64 {
         // No page is larger, so no round gives up more than is wanted.
         let largest = executor.page_bytes(KvPrecision::F32).max(1);
-        let mut freed = 0;
+        let (mut freed, deadline) = (0u64, Instant::now() + PATIENCE);
         while freed < bytes {
             let want = usize::try_from((bytes - freed).div_ceil(largest)).unwrap_or(usize::MAX);
-            let evicted = self.tree.evict(want, |page| executor.users(page) == 0);
+            let evicted = self.give_up(executor, want, deadline);
             if evicted.is_empty() {
                 break;
             }

@@ -5,6 +5,7 @@ use crate::prefix_cache::PrefixCache;
 use crate::sequence::{Job, Next, Sequence};
 use crate::session::SessionCommand;
 use crate::speculation::{MOST_DRAFTS, Payoff};
+use crate::spill::Spill;
 use crate::{EngineConfig, Shared, lock};
 use lichen_backend::{Executor, ExecutorError};
 use lichen_generate::{FinishReason, GenerateError, Stats};
@@ -14,7 +15,7 @@ use lichen_sched::{Arrival, Limits, Progress, Scheduler, State, Step, Work};
 use lichen_text::Tokenizer;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -29,6 +30,8 @@ pub(crate) enum Command {
     Submit(Box<Job>),
     Reconfigure(EngineConfig),
     Session(SessionCommand),
+    /// The cache is to be written to the cold tier.
+    Retire(SyncSender<()>),
     /// Memory is at another level.
     Level,
     /// Memory is to be freed.
@@ -68,6 +71,7 @@ impl<'t> Worker<'t> {
         shared: Arc<Mutex<Shared>>,
         config: EngineConfig,
         member: Option<Arc<Member>>,
+        spill: Option<Spill>,
     ) -> Self {
         let mut executor = executor;
         executor.set_kv_precision(config.kv_precision);
@@ -75,7 +79,7 @@ impl<'t> Worker<'t> {
             scheduler: Scheduler::new(limits(&config, Level::Normal, &*executor)),
             account: Account::new(member),
             level: Level::Normal,
-            cache: PrefixCache::new(executor.page_tokens(), config.max_sessions),
+            cache: PrefixCache::new(executor.page_tokens(), config.max_sessions, spill),
             executor,
             tokenizer,
             incoming,
@@ -100,6 +104,7 @@ impl<'t> Worker<'t> {
                 self.sequences.values_mut().for_each(|sequence| {
                     sequence.finish(FinishReason::Cancelled);
                 });
+                self.cache.spill_all(&*self.executor);
                 return;
             }
             self.end_cancelled();
@@ -135,6 +140,11 @@ impl<'t> Worker<'t> {
                     self.scheduler.set_limits(self.limits());
                 }
                 Ok(Command::Session(command)) => self.session(command),
+                Ok(Command::Retire(answer)) => {
+                    self.cache.spill_all(&*self.executor);
+                    // Whoever asked may have gone.
+                    let _ = answer.send(());
+                }
                 Ok(Command::Level) => self.apply_level(),
                 Ok(Command::Relieve(request)) => {
                     self.relieve(request);

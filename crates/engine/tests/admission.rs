@@ -155,7 +155,8 @@ fn bench(kv: u64, config: EngineConfig) -> Bench {
     let executor = Sized::default();
     let most_at_once = executor.most_at_once.clone();
     let placement = Placement { governor: governor.clone(), owner, model, reserved: vec![Arc::new(weights)] };
-    let engine = Engine::start_placed(Box::new(executor), tokenizer(), config, Some(placement)).unwrap();
+    let engine =
+        Engine::start_placed(Box::new(executor), tokenizer(), config, Some(placement), None).unwrap();
     Bench { engine, governor, limit, most_at_once }
 }
 

@@ -170,8 +170,14 @@ impl<P: Copy + Eq> PrefixTree<P> {
     }
 
     /// Gives up at least `want` pages, if there are so many that `is_free` allows: leaves first, those of kept
-    /// sessions last, the least recently used first. The caller releases them.
-    pub fn evict(&mut self, want: usize, is_free: impl Fn(P) -> bool) -> Vec<P> {
+    /// sessions last, the least recently used first. The caller releases them. `leaving` is shown the tokens and pages
+    /// of each text before it loses its first page, and not again when it loses more.
+    pub fn evict(
+        &mut self,
+        want: usize,
+        is_free: impl Fn(P) -> bool,
+        mut leaving: impl FnMut(&[u32], &[P]),
+    ) -> Vec<P> {
         let mut evicted = Vec::new();
         if want == 0 {
             return evicted;
@@ -179,13 +185,19 @@ impl<P: Copy + Eq> PrefixTree<P> {
         let leaves = (0..self.nodes.len()).filter(|&id| self.is_free_leaf(id, &is_free));
         let mut heap: BinaryHeap<Reverse<(bool, u64, usize)>> =
             leaves.map(|id| Reverse(self.value(id))).collect();
+        let mut shown = BTreeSet::new();
         while evicted.len() < want
             && let Some(Reverse((_, _, id))) = heap.pop()
         {
+            if !shown.remove(&id) {
+                let (tokens, pages) = self.text(id);
+                leaving(&tokens, &pages);
+            }
             let node = self.take(id);
             evicted.push(node.page);
             if node.parent != NONE && self.is_free_leaf(node.parent, &is_free) {
                 heap.push(Reverse(self.value(node.parent)));
+                shown.insert(node.parent);
             }
         }
         evicted
@@ -225,10 +237,23 @@ impl<P: Copy + Eq> PrefixTree<P> {
     /// The conversation of a session that was used last: its tokens and pages.
     pub fn latest(&self, session: u64) -> Option<(Vec<u32>, Vec<P>)> {
         let rank = |&id: &usize| (self.node(id).used, self.path(id).count());
-        let mut path: Vec<usize> = self.path(self.of_session(session).max_by_key(rank)?).collect();
+        Some(self.text(self.of_session(session).max_by_key(rank)?))
+    }
+
+    /// All texts with their pages, those that would be given up last first.
+    pub fn texts(&self) -> impl Iterator<Item = (Vec<u32>, Vec<P>)> {
+        let mut leaves: Vec<usize> =
+            (0..self.nodes.len()).filter(|&id| self.is_free_leaf(id, &|_| true)).collect();
+        leaves.sort_by_key(|&id| Reverse(self.value(id)));
+        leaves.into_iter().map(|id| self.text(id))
+    }
+
+    /// Tokens and pages up to a node.
+    fn text(&self, id: usize) -> (Vec<u32>, Vec<P>) {
+        let mut path: Vec<usize> = self.path(id).collect();
         path.reverse();
         let tokens = path.iter().flat_map(|&id| self.node(id).tokens.iter().copied()).collect();
-        Some((tokens, path.iter().map(|&id| self.node(id).page).collect()))
+        (tokens, path.iter().map(|&id| self.node(id).page).collect())
     }
 
     /// The sessions that have pages.
@@ -332,11 +357,15 @@ mod tests {
         tree.insert(&[4], &[4], None);
         tree.lookup(&[2, 2, 2, 2, 3]);
         assert_eq!(tree.evictable(|page| page != 2), 3);
-        assert_eq!(tree.evict(1, |_| true), [4]);
-        assert_eq!(tree.evict(9, |page| page != 2), [3, 1]);
+        assert_eq!(tree.evict(1, |_| true, |_, _| ()), [4]);
+        assert_eq!(tree.evict(9, |page| page != 2, |_, _| ()), [3, 1]);
         tree.insert(&[5], &[5], Some(7));
         tree.insert(&[6], &[6], Some(8));
-        assert_eq!(tree.evict(2, |page| page != 2), [5, 6], "only the newest session is kept in preference");
+        assert_eq!(
+            tree.evict(2, |page| page != 2, |_, _| ()),
+            [5, 6],
+            "only the newest session is kept in preference"
+        );
         assert_eq!(tree.clear(), [2]);
         assert_eq!(tree.pages(), 0);
     }
@@ -352,6 +381,20 @@ mod tests {
         assert_eq!(tree.forget(7, |_| true), [2]);
         assert_eq!(tree.forget(9, |_| true), []);
         assert_eq!((tree.pages(), tree.lookup(&[1, 1, 1, 1, 3]).tokens), (2, 5));
+    }
+
+    #[test]
+    fn a_text_is_shown_whole_and_once_before_it_is_given_up() {
+        let mut tree = tree();
+        tree.insert(&[1, 1, 1, 1, 2, 2, 2, 2, 3], &[1, 2, 3], None);
+        tree.insert(&[1, 1, 1, 1, 5], &[9, 5], None);
+        let texts = [(vec![1, 1, 1, 1, 5], vec![1, 5]), (vec![1, 1, 1, 1, 2, 2, 2, 2, 3], vec![1, 2, 3])];
+        assert_eq!(tree.texts().collect::<Vec<_>>(), texts, "the newest first");
+        let mut shown = Vec::new();
+        let evicted = tree.evict(9, |_| true, |tokens, pages| shown.push((tokens.to_vec(), pages.to_vec())));
+        assert_eq!(evicted, [3, 2, 5, 1]);
+        shown.reverse();
+        assert_eq!(shown, texts);
     }
 
     proptest! {
@@ -376,7 +419,7 @@ mod tests {
                 prop_assert_eq!(found.tokens, text.len());
                 let stored: Vec<u32> = found.pages.iter().flat_map(|page| held[page].clone()).collect();
                 prop_assert_eq!(&stored[..found.tokens], &text[..]);
-                for page in tree.evict(want / 5, |page| page % 3 != 0) {
+                for page in tree.evict(want / 5, |page| page % 3 != 0, |_, _| ()) {
                     prop_assert!(held.remove(&page).is_some());
                 }
                 for page in tree.forget(want as u64, |page| page % 3 != 1) {

@@ -252,7 +252,7 @@ impl World {
         );
         let short = (self.used() + missing + copies).saturating_sub(self.pool);
         let held = &self.held;
-        for page in self.tree.evict(short, |page| Self::is_free(held, page)) {
+        for page in self.tree.evict(short, |page| Self::is_free(held, page), |_, _| ()) {
             self.held.remove(&page);
         }
         let run = self.runs.get_mut(&id).unwrap();

@@ -18,6 +18,7 @@ use crate::commands::serve_models::{ModelArgs, Wanted};
 use crate::load::{ComputeArgs, QueueArgs, hub};
 use crate::memory::Memory;
 use crate::node_loader::{Begun, NodeLoader, load_now};
+use crate::spill::{SpillArgs, SpillFolder};
 use crate::{machine, output};
 
 #[derive(Debug, clap::Args)]
@@ -64,6 +65,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     queue: QueueArgs,
+
+    #[command(flatten)]
+    spill: SpillArgs,
 }
 
 /// A number of bytes, with K, M, G or T for the powers of 1024.
@@ -88,6 +92,8 @@ pub(crate) fn run(args: Args) -> Result<()> {
     output::line(format_args!("backend={BACKEND} build={BUILD} accelerator=none"))?;
     output::line("devices=1")?;
     let (memory, _process) = Memory::watch(args.ram_budget, args.overcommit_weights)?;
+    let spill = args.spill.open();
+    let memory = memory.with_spill(spill.clone());
     let loader =
         Arc::new(NodeLoader { hub: hub(), compute: args.compute, queue: args.queue, memory: memory.clone() });
     let limit = models_limit(&memory);
@@ -136,7 +142,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         .enable_all()
         .build()
         .context("the server's threads could not be started")?;
-    let result = runtime.block_on(listen(&args.host, args.port, node));
+    let result = runtime.block_on(listen(&args.host, args.port, node, spill));
     // What still runs after the drain ends with the process.
     runtime.shutdown_background();
     result
@@ -197,16 +203,25 @@ fn unreachable(host: &str, port: u16) -> String {
     format!("cannot listen on {host}:{port}; choose another address with --host or --port")
 }
 
-async fn listen(host: &str, port: u16, node: Node) -> Result<()> {
+async fn listen(host: &str, port: u16, node: Node, spill: Option<Arc<SpillFolder>>) -> Result<()> {
     let listener = TcpListener::bind((host, port)).await.with_context(|| unreachable(host, port))?;
     let address = listener.local_addr().context("the bound address is unknown")?;
     let mut signals = Signals::new().context("signals could not be caught")?;
     output::line(format_args!("listening on http://{address}"))?;
     let (stop, stopped) = oneshot::channel();
-    let serving = lichen_server::serve(listener, node, async {
-        // An error means that the sender is gone, and then there is nothing to wait for either.
-        let _ = stopped.await;
-    });
+    let retiring = spill.clone();
+    let serving = async {
+        let served = lichen_server::serve(listener, node, async {
+            // An error means that the sender is gone, and then there is nothing to wait for either.
+            let _ = stopped.await;
+        });
+        let result = served.await;
+        if let Some(spill) = retiring {
+            // It fails only by a panic, which the panic hook reports.
+            let _ = tokio::task::spawn_blocking(move || spill.retire()).await;
+        }
+        result
+    };
     let signalled = async {
         signals.next().await;
         output::note("stopping once running answers have ended; a second signal stops at once");
@@ -216,7 +231,12 @@ async fn listen(host: &str, port: u16, node: Node) -> Result<()> {
     };
     tokio::select! {
         result = serving => result.context("the server broke off"),
-        () = signalled => Ok(()),
+        () = signalled => {
+            if let Some(spill) = spill {
+                spill.close();
+            }
+            Ok(())
+        }
     }
 }
 

@@ -9,7 +9,7 @@ pub fn model(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../oracle/data").join(name)
 }
 
-/// The program with an empty environment of its own and a cache that is not there.
+/// The program with an empty environment of its own, a cache that is not there, and nothing from earlier runs.
 pub fn lichen() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lichen"));
     for (name, _) in std::env::vars_os() {
@@ -18,6 +18,7 @@ pub fn lichen() -> Command {
         }
     }
     command.env("LICHEN_HOME", std::env::temp_dir().join("lichen-cli-tests-empty"));
+    command.env("LICHEN_SPILL_BUDGET", "0");
     command
 }
 
