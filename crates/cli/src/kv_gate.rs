@@ -4,10 +4,11 @@ mod background;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::Result;
 use lichen_backend::{Executor, KvPrecision};
-use lichen_cpu::PAGE_TOKENS;
+use lichen_cpu::{PAGE_TOKENS, ReadObserver};
 use lichen_engine::KvGate;
 use lichen_hub::HubConfig;
 use lichen_server::Language;
@@ -43,9 +44,16 @@ pub(crate) struct Measurement {
 }
 
 impl Measurement {
+    /// The observer is told which weights are read.
+    ///
     /// # Errors
     /// The backend refuses the model.
-    pub(crate) fn new(opened: &Opened, compute: &ComputeArgs, language: &ModelLanguage) -> Result<Self> {
+    pub(crate) fn new(
+        opened: &Opened,
+        compute: &ComputeArgs,
+        language: &ModelLanguage,
+        observer: Option<Arc<dyn ReadObserver>>,
+    ) -> Result<Self> {
         let plan = opened.spec.lower();
         let page = lichen_cpu::page_bytes(&plan.kv, KvPrecision::F32);
         let pages = KvGate::TOKENS.div_ceil(PAGE_TOKENS) as u64 * page;
@@ -53,7 +61,7 @@ impl Measurement {
             pages + lichen_cpu::scratch_bytes(&plan, PAGE_TOKENS, 0) + KvGate::logit_bytes(plan.vocab);
         let compute = ComputeArgs { numerics: NumericsArg::Float32, ..compute.clone() };
         Ok(Self {
-            executor: opened.executor(&compute)?,
+            executor: opened.executor(&compute, observer)?,
             text: language.encode(TEXT, true, false),
             bytes,
             file: file(opened),

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use lichen_backend::{Executor, KvPrecision};
-use lichen_cpu::{CpuConfig, Numerics, PAGE_TOKENS};
+use lichen_cpu::{CpuConfig, Numerics, PAGE_TOKENS, ReadObserver};
 use lichen_engine::{Engine, EngineConfig, KvGate, Placement};
 use lichen_format::{Checkpoint, Metadata};
 use lichen_generate::Pooling;
 use lichen_hub::{Hub, HubConfig, ProgressBar, Reference};
-use lichen_memory::{ModelBytes, Residency};
+use lichen_memory::{ModelBytes, Reservation, Residency};
 use lichen_model::ModelSpec;
 use lichen_text::Tokenizer;
 
@@ -69,9 +69,14 @@ impl ComputeArgs {
         }
     }
 
+    /// Threads that compute.
+    pub(crate) fn threads(&self) -> usize {
+        self.threads.map_or_else(machine::threads, NonZeroUsize::get)
+    }
+
     fn config(&self) -> CpuConfig {
         CpuConfig {
-            threads: self.threads.map_or_else(machine::threads, NonZeroUsize::get),
+            threads: self.threads(),
             numerics: match self.numerics {
                 NumericsArg::Fast => Numerics::Fast,
                 NumericsArg::Float32 => Numerics::Float32,
@@ -99,6 +104,10 @@ pub(crate) struct LimitArgs {
     /// Most sessions whose state is kept in preference to that of requests without a session
     #[arg(long, env = "LICHEN_MAX_SESSIONS", value_name = "N", default_value_t = MAX_SESSIONS)]
     max_sessions: usize,
+
+    /// Take a model whose weights are larger than memory: they are read from disk again and again, which is slow
+    #[arg(long, env = "LICHEN_OVERCOMMIT_WEIGHTS")]
+    pub(crate) overcommit_weights: bool,
 
     #[command(flatten)]
     queue: QueueArgs,
@@ -224,6 +233,8 @@ pub(crate) struct Loaded {
     pub(crate) bytes: u64,
     spec: ModelSpec,
     precision: KvPrecision,
+    /// Who watches memory for this model alone.
+    _watch: Option<(Memory, Reservation)>,
 }
 
 /// The hub as the environment sets it up.
@@ -278,12 +289,16 @@ impl Opened {
         stem(&self.path)
     }
 
-    /// The model bound to this machine.
+    /// The model bound to this machine. The observer is told which weights are read.
     ///
     /// # Errors
     /// The backend refuses it.
-    pub(crate) fn executor(&self, args: &ComputeArgs) -> Result<Box<dyn Executor>> {
-        executor(self.spec.lower(), &self.checkpoint, args.config())
+    pub(crate) fn executor(
+        &self,
+        args: &ComputeArgs,
+        observer: Option<Arc<dyn ReadObserver>>,
+    ) -> Result<Box<dyn Executor>> {
+        executor(self.spec.lower(), &self.checkpoint, args.config(), observer)
             .with_context(|| self.path.display().to_string())
     }
 }
@@ -298,7 +313,11 @@ pub(crate) fn load(reference: &Reference, args: &LoadArgs, limits: &LimitArgs) -
         max_concurrent: limits.max_concurrent,
         max_sessions: limits.max_sessions,
     };
-    start(open(reference, args.ctx_cap)?, None, &args.compute, &limits.queue, of_model, None)
+    let watch = limits.overcommit_weights.then(|| Memory::watch(None, true)).transpose()?;
+    let opened = open(reference, args.ctx_cap)?;
+    let within = watch.as_ref().map(|(memory, _)| (memory, memory.for_models()));
+    let loaded = start(opened, None, &args.compute, &limits.queue, of_model, within)?;
+    Ok(Loaded { _watch: watch, ..loaded })
 }
 
 /// Starts the engine of a model, within the memory that is watched and so many bytes of it.
@@ -322,19 +341,24 @@ pub(crate) fn start(
             ..Limits { ctx_cap, ..limits }.config(queue, &opened.spec, precision)
         };
         let (config, needs) = opened.fit(wanted, limits.ctx_cap, within)?;
+        let streamed = memory.is_some_and(|memory| memory.must_stream(&needs));
         let placement = memory.map(|memory| memory.place(&name, &opened.path, &needs)).transpose()?;
-        Ok(Placed { config, needs, placement })
+        Ok(Placed { config, needs, streamed, placement })
     };
     // What doesn't fit is refused before any more of the file is read.
     let mut placed = place(&KvGate::default())?;
+    let streamed = memory.filter(|_| placed.streamed);
+    let streamer = streamed.map(|memory| opened.stream(&name, memory, &placed.needs, compute.threads()));
+    let observer = streamer.transpose()?.flatten().map(|streamer| -> Arc<dyn ReadObserver> { streamer });
     let language = Arc::new(opened.language()?);
     let gated = memory.filter(|_| queue.kv_gate == Gate::Auto && precision != KvPrecision::F32);
     let mut measurement = None;
     if let Some(memory) = gated {
-        let measured_by = |compute: &ComputeArgs| Measurement::new(&opened, compute, &language);
+        let measured_by =
+            |compute: &ComputeArgs| Measurement::new(&opened, compute, &language, observer.clone());
         (placed, measurement) = with_gate(placed, place, measured_by, compute, memory)?;
     }
-    let Placed { mut config, needs, placement } = placed;
+    let Placed { mut config, needs, placement, .. } = placed;
     if limits.ctx_cap.is_none() && config.context_cap < opened.spec.context as usize {
         let (fits, context) = (config.context_cap, opened.spec.context);
         output::note(format_args!("memory allows a context of {fits} tokens, the model {context}"));
@@ -348,7 +372,7 @@ pub(crate) fn start(
         let free = machine::memory().map_or(u64::MAX, |(_, available)| available);
         config.kv_pages = config.kv_pages.min((free / UNWATCHED_SHARE / page.max(1)) as usize);
     }
-    let executor = opened.executor(compute)?;
+    let executor = opened.executor(compute, observer)?;
     let (profile, folder) = (sessions::profile(&opened), memory.and_then(Memory::spill));
     let tier = folder.map(|folder| Arc::new(ModelTier::new(folder.clone(), profile.clone(), precision)) as _);
     let engine = Engine::start_placed(executor, language.tokenizer.clone(), config, placement, tier)
@@ -370,6 +394,7 @@ pub(crate) fn start(
         bytes: needs.with_context(Residency::Resident, needs.context_cap),
         spec: opened.spec,
         precision,
+        _watch: None,
     })
 }
 
@@ -377,11 +402,13 @@ pub(crate) fn start(
 struct Placed {
     config: EngineConfig,
     needs: ModelBytes,
+    /// Not all weights have room.
+    streamed: bool,
     placement: Option<Placement>,
 }
 
 /// Places a model with what is remembered of the precisions that it bears. What isn't known is measured later if the
-/// model has a context as long without; else now.
+/// model has a context as long without; else now. Where weights are streamed it isn't measured later.
 fn with_gate(
     placed: Placed,
     place: impl Fn(&KvGate) -> Result<Placed>,
@@ -405,7 +432,11 @@ fn with_gate(
     }
     let context_cap = placed.config.context_cap;
     match again(placed, KvGate::unmeasured()) {
-        Ok(careful) if careful.config.context_cap == context_cap => Ok((careful, Some(measurement))),
+        // Passes of a measurement would stand in the way of streamed weights.
+        Ok(careful) if careful.config.context_cap == context_cap => {
+            let later = (!careful.streamed).then_some(measurement);
+            Ok((careful, later))
+        }
         _ => {
             let gate = measured_by(compute)?.run_within(memory)?;
             Ok((place(&gate)?, None))

@@ -16,6 +16,7 @@ mod output;
 mod sampling;
 mod sessions;
 mod spill;
+mod streaming;
 mod vocabulary;
 
 use std::process::ExitCode;

@@ -9,13 +9,14 @@ use anyhow::{Context, Result, bail};
 use lichen_engine::{Enlisted, Governor, GovernorConfig, KvGate, MemoryReport, Placement, Reliever};
 use lichen_memory::{
     Class, Level, LoadVerdict, ModelBytes, OverBudget, Owner, Reservation, Residency, Rung, Standing,
-    admit_load, load_room, longest_context, probe::Linux,
+    admit_load, load_room, longest_context, probe::Linux, weight_room,
 };
 use lichen_server::{IdleModels, MemoryView};
 use serde_json::{Map, Value, json};
 
 use crate::kv_gate;
 use crate::spill::SpillFolder;
+use crate::streaming::Streams;
 
 /// What the process takes beside models: code that has run, threads, connections, buffers (`bench/estimate.py`).
 pub(crate) const PROCESS_BYTES: u64 = 14 << 20;
@@ -35,6 +36,7 @@ pub(crate) struct NoRoom {
 #[derive(Clone)]
 pub(crate) struct Memory {
     governor: Governor,
+    budget: Option<u64>,
     /// Weights may be larger than what there is.
     pub(crate) overcommit_weights: bool,
     /// Weights by file: replicas map the same pages.
@@ -43,6 +45,8 @@ pub(crate) struct Memory {
     gates: Arc<Mutex<BTreeMap<String, KvGate>>>,
     /// Where state goes that there is no room for.
     spill: Option<Arc<SpillFolder>>,
+    /// Models whose weights are read again and again.
+    pub(crate) streams: Streams,
 }
 
 impl Memory {
@@ -55,8 +59,16 @@ impl Memory {
         let governor = Governor::start(Box::new(Linux::new("/")), config)
             .context("memory can't be watched; give --ram-budget")?;
         let process = governor.ledger().reserve(&Owner::new("process", 0), Class::Fixed, PROCESS_BYTES)?;
-        let (mapped, gates) = (Arc::default(), Arc::default());
-        Ok((Self { governor, overcommit_weights, mapped, gates, spill: None }, process))
+        let memory = Self {
+            governor,
+            budget,
+            overcommit_weights,
+            mapped: Arc::default(),
+            gates: Arc::default(),
+            streams: Streams::default(),
+            spill: None,
+        };
+        Ok((memory, process))
     }
 
     /// Puts state that there is no room for into this folder.
@@ -138,6 +150,21 @@ impl Memory {
     pub(crate) fn room(&self) -> u64 {
         let (standing, loaded) = self.standing();
         load_room(loaded, &standing)
+    }
+
+    /// Whether a model is only taken because its weights may be larger than memory.
+    pub(crate) fn must_stream(&self, model: &ModelBytes) -> bool {
+        self.overcommit_weights && model.with_context(Residency::Resident, model.context_cap) > self.room()
+    }
+
+    /// Bytes that memory has for the weights of a model now, whether they are in it or not: of several models each has
+    /// a share by its weights. `None` if nobody knows.
+    pub(crate) fn weight_room(&self, model: &ModelBytes) -> Option<u64> {
+        let MemoryReport { sample, account, .. } = self.governor.report();
+        let room = weight_room(&sample, self.budget, &account).ok()?;
+        let own = ModelBytes { weights_anonymous: 0, ..*model }.weights(self.residency());
+        let all = account.class(Class::WeightsMapped).reserved.max(own).max(1);
+        u64::try_from(u128::from(room) * u128::from(own) / u128::from(all)).ok()
     }
 
     /// Tokens of the longest context that a model in this file could have now.
@@ -305,6 +332,9 @@ impl MemoryView for Memory {
         counters(&mut text, &report);
         if let Some(folder) = &self.spill {
             folder.metrics(&mut text);
+        }
+        for (name, kind, help, rows) in self.streams.metrics() {
+            metric(&mut text, name, kind, help, &rows);
         }
         text
     }

@@ -398,3 +398,48 @@ fn a_server_is_ready_before_precisions_are_measured_and_uses_coarse_ones_only_af
     assert_eq!(gate(&start(&[])), measured, "it is remembered");
     assert_eq!(gate(&start(&["--kv-gate", "off"]))["q4"]["allowed"], true, "nobody asks");
 }
+
+/// Too little for the weights of SmolLM2-135M, which are 94 MiB.
+const LESS_THAN_WEIGHTS: &str = "120M";
+
+#[test]
+fn weights_larger_than_memory_are_streamed_and_the_answer_is_the_same() {
+    let Some(model) = smollm2() else { return };
+    let same = ["--draft", "off", "--numerics", "float32", "--ctx-cap", "128"];
+    let ask = |server: &Server| {
+        let (status, answer) = server.call("POST", "/v1/completions", &completion(40, 12));
+        assert_eq!(status, 200, "{answer}");
+        answer["choices"][0]["text"].clone()
+    };
+    let resident = ask(&Server::start(&model, &same).unwrap());
+    let told = Server::within(LESS_THAN_WEIGHTS, &model, &same).err().unwrap();
+    assert!(told.contains("--overcommit-weights"), "{told}");
+
+    let streaming = [&same[..], &["--overcommit-weights"]].concat();
+    let server = Server::within(LESS_THAN_WEIGHTS, &model, &streaming).unwrap();
+    assert_eq!(ask(&server), resident);
+    let (_, text) = server.exchange("GET", "/metrics", &Value::Null);
+    let value = |name: &str| {
+        let line =
+            text.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name}: {text}"));
+        line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()
+    };
+    let passes = value("lichen_streamed_passes_total");
+    assert!(passes >= 11.0, "{passes}");
+    assert!(value("lichen_planned_stream_bytes_total") > passes * 1e6);
+    assert!(value("lichen_weights_hot_bytes") < 98e6);
+    assert!(value("lichen_streamed_pass_seconds_total") > 0.0);
+    assert!(value("lichen_predicted_passes_per_second") > 0.0);
+}
+
+#[test]
+fn a_plan_says_how_fast_streamed_weights_will_be() {
+    let Some(model) = smollm2() else { return };
+    let model = model.to_str().unwrap();
+    let options = ["--ctx-cap", "128", "--overcommit-weights"];
+    let plan = |budget| support::run([&["plan", model, "--ram-budget", budget], &options[..]].concat());
+    let told = support::stdout(&plan(LESS_THAN_WEIGHTS));
+    assert!(told.contains("prediction: ") && told.contains("are read for each token"), "{told}");
+    let told = support::stdout(&plan("1G"));
+    assert!(told.contains("fits") && !told.contains("prediction"), "{told}");
+}

@@ -3,11 +3,12 @@
 #![expect(unsafe_code, reason = "attention tasks write disjoint parts of one buffer")]
 
 use crate::activation::{Activation, BLOCK};
-use crate::attention::{self, HeadPages, Query, ROWS, Scoring};
+use crate::attention::{self, HeadPages, Query, ROWS, Scoring, Task};
 use crate::config::{CpuConfig, CpuError, Numerics};
 use crate::kv::{Converter, Kv, Layout};
 use crate::linear::{Input, Matrix, Multiplier, Scratch, Weight};
 use crate::math;
+use crate::reads::ReadObserver;
 use crate::table::{self, Kernels};
 use crate::team::{Parts, Team};
 use lichen_backend::{Executor, ExecutorError, KvPrecision, PageError, PageId, PageSet};
@@ -26,6 +27,7 @@ pub struct CpuExecutor {
     buffers: Vec<Vec<f32>>,
     quantised: Vec<Activation>,
     ropes: Vec<Vec<f32>>,
+    observer: Option<Arc<dyn ReadObserver>>,
 }
 
 impl CpuExecutor {
@@ -61,12 +63,19 @@ impl CpuExecutor {
             buffers: vec![Vec::new(); plan.buffers.len()],
             ropes: vec![Vec::new(); plan.ropes.len()],
             quantised: Vec::new(),
+            observer: None,
             plan,
             weights,
             team,
             kernels,
             config,
         })
+    }
+
+    /// Tells somebody of the weights before they are read. The results are the same.
+    #[must_use]
+    pub fn with_observer(self, observer: Arc<dyn ReadObserver>) -> Self {
+        Self { observer: Some(observer), ..self }
     }
 
     /// The instruction set in use.
@@ -148,6 +157,10 @@ impl CpuExecutor {
     fn embed(&mut self, table: WeightId, scale: f32, out: BufferId, batch: &Batch) {
         let width = self.width(out);
         let mut rows = self.take(out);
+        if let Some(observer) = &self.observer {
+            let stored = |token: u32| self.weights[table.0].stored_row(token as usize, width);
+            batch.tokens.iter().for_each(|&token| observer.row(stored(token)));
+        }
         for (row, &token) in rows.chunks_exact_mut(width).zip(&batch.tokens) {
             self.weights[table.0].decode_row(token as usize, row);
             row.iter_mut().for_each(|value| *value *= scale);
@@ -180,6 +193,7 @@ impl CpuExecutor {
             kernels: self.kernels,
             scratch: &self.scratch,
             exact: self.config.numerics == Numerics::Float32,
+            observer: self.observer.as_deref(),
         };
         quantised.resize_with(rows.len() / width, Activation::default);
         if projections.iter().any(|p| multiplier.row(&self.weights[p.weight.0]).is_some()) {
@@ -256,14 +270,14 @@ impl CpuExecutor {
         let group = width / head_dim / kv_heads;
         let mut result = self.take(out);
         let rows = &self.buffers[q.0];
-        let tasks = attention_tasks(batch, kv_heads, group);
+        let tasks = attention::tasks(&batch.sequences, kv_heads, group);
         let heads =
             |span: &Span| (0..kv_heads).map(|head| self.kv.heads(span.sequence, layer, head)).collect();
         let heads: Vec<Vec<_>> = batch.sequences.iter().map(heads).collect();
         let parts = Parts::new(&mut result);
         let attend = self.kernels.attend;
         self.team.run(tasks.len(), |task, _| {
-            let AttentionTask { span, kv_head, queries } = &tasks[task];
+            let Task { span, kv_head, queries } = &tasks[task];
             let pages = HeadPages { pages: &heads[*span][*kv_head], shape };
             let span = &batch.sequences[*span];
             let place_of = |query: usize| {
@@ -326,29 +340,6 @@ impl CpuExecutor {
 
 fn failed(error: PageError) -> ExecutorError {
     ExecutorError(error.to_string())
-}
-
-/// Query heads of some tokens that share a KV head: `queries` counts `token * group + head`.
-struct AttentionTask {
-    span: usize,
-    kv_head: usize,
-    queries: std::ops::Range<usize>,
-}
-
-fn attention_tasks(batch: &Batch, kv_heads: usize, group: usize) -> Vec<AttentionTask> {
-    /// Query heads of one task: enough to be worth handing out, few enough to balance a causal triangle.
-    const QUERIES: usize = 8 * ROWS;
-    let mut tasks = Vec::new();
-    for (span, rows) in batch.sequences.iter().enumerate() {
-        for kv_head in 0..kv_heads {
-            let queries = rows.len * group;
-            let starts = (0..queries).step_by(QUERIES);
-            let task =
-                |start: usize| AttentionTask { span, kv_head, queries: start..queries.min(start + QUERIES) };
-            tasks.extend(starts.map(task));
-        }
-    }
-    tasks
 }
 
 impl Executor for CpuExecutor {

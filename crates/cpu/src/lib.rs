@@ -15,6 +15,7 @@ mod kv;
 mod linear;
 mod math;
 mod panel;
+mod reads;
 pub mod table;
 mod team;
 
@@ -24,4 +25,5 @@ pub use executor::CpuExecutor;
 pub use footprint::scratch_bytes;
 pub use kv::{PAGE_TOKENS, page_bytes};
 pub use linear::Weight;
+pub use reads::ReadObserver;
 pub use team::Team;

@@ -4,6 +4,7 @@
 
 use crate::activation::Activation;
 use crate::panel::IntPanel;
+use crate::reads::{ReadObserver, SCAN_BYTES};
 use crate::table::{Gemv, Kernels};
 use crate::team::{Parts, Team};
 use lichen_tensor::{DType, SharedBytes, quant};
@@ -27,9 +28,14 @@ pub struct Weight {
 impl Weight {
     /// Decodes `out.len()` values of row `row`.
     pub(crate) fn decode_row(&self, row: usize, out: &mut [f32]) {
-        let bytes = self.row_bytes(out.len());
-        let row = &self.bytes[row * bytes..][..bytes];
-        quant::decode(self.dtype, row, out).expect("the executor checked the size of each weight");
+        quant::decode(self.dtype, self.stored_row(row, out.len()), out)
+            .expect("the executor checked the size of each weight");
+    }
+
+    /// The stored bytes of row `row` of `width` values.
+    pub(crate) fn stored_row(&self, row: usize, width: usize) -> &[u8] {
+        let bytes = self.row_bytes(width);
+        &self.bytes[row * bytes..][..bytes]
     }
 
     fn row_bytes(&self, width: usize) -> usize {
@@ -68,12 +74,16 @@ pub(crate) struct Multiplier<'t> {
     pub(crate) scratch: &'t [Mutex<Scratch>],
     /// Decode weights and compute in floats.
     pub(crate) exact: bool,
+    /// Is told of the weights before they are read.
+    pub(crate) observer: Option<&'t dyn ReadObserver>,
 }
 
 /// A run of rows of one matrix.
 struct Task {
     matrix: usize,
     rows: Range<usize>,
+    /// The same for neighbours in one matrix of at most [`SCAN_BYTES`] together.
+    part: (usize, usize),
 }
 
 impl Multiplier<'_> {
@@ -93,8 +103,7 @@ impl Multiplier<'_> {
             .iter_mut()
             .map(|m| (Parts::new(m.out), (m.weight, m.range.clone(), m.bias.as_deref())))
             .unzip();
-        self.team.run(tasks.len(), |task, thread| {
-            let Task { matrix, rows } = &tasks[task];
+        let work = |Task { matrix, rows, .. }: &Task, thread: usize| {
             let (weight, range, bias) = &matrices[*matrix];
             let mut scratch = self.scratch[thread].lock().unwrap_or_else(PoisonError::into_inner);
             let source = Source { weight, first: range.start, width: input.width };
@@ -123,17 +132,33 @@ impl Multiplier<'_> {
                     );
                 }
             }
-        });
+        };
+        let Some(observer) = self.observer else {
+            return self.team.run(tasks.len(), |task, thread| work(&tasks[task], thread));
+        };
+        for part in tasks.chunk_by(|a, b| a.part == b.part) {
+            let (weight, range, _) = &matrices[part[0].matrix];
+            let source = Source { weight, first: range.start, width: input.width };
+            observer.scan(source.bytes(&(part[0].rows.start..part[part.len() - 1].rows.end)));
+            self.team.run(part.len(), |task, thread| work(&part[task], thread));
+        }
     }
 
     fn tasks(&self, input: &Input<'_>, matrices: &[Matrix<'_>]) -> Vec<Task> {
         let mut tasks = Vec::new();
         for (matrix, m) in matrices.iter().enumerate() {
             let rows = m.range.len();
-            let size = (TASK_BYTES / m.weight.row_bytes(input.width).max(1)).max(1);
+            let row_bytes = m.weight.row_bytes(input.width).max(1);
+            let size = (TASK_BYTES / row_bytes).max(1);
             let size = size.next_multiple_of(self.kernels.panel_rows);
+            let part_rows = (SCAN_BYTES / row_bytes).max(size) / size * size;
             let starts = (0..rows).step_by(size);
-            tasks.extend(starts.map(|start| Task { matrix, rows: start..rows.min(start + size) }));
+            let task = |start: usize| Task {
+                matrix,
+                rows: start..rows.min(start + size),
+                part: (matrix, start / part_rows),
+            };
+            tasks.extend(starts.map(task));
         }
         tasks
     }

@@ -3,11 +3,12 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use lichen_backend::Executor;
-use lichen_cpu::{CpuConfig, CpuExecutor, Numerics, Weight, table};
+use lichen_cpu::{CpuConfig, CpuExecutor, Numerics, ReadObserver, Weight, table};
 use lichen_format::Checkpoint;
 use lichen_model::import;
-use lichen_op::Batch;
+use lichen_op::{Batch, Op, Plan};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 
 const FAMILIES: [&str; 9] =
     ["llama", "llama3", "mistral", "qwen2", "qwen3", "gemma3", "phi3", "phi3-longrope", "llama-k256"];
@@ -64,7 +65,7 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-fn executor(case: &Case, config: CpuConfig) -> CpuExecutor {
+fn bound(case: &Case) -> (Plan, Vec<Weight>) {
     let checkpoint = Checkpoint::open(&case.path).unwrap();
     let plan = import(&checkpoint, None).unwrap().lower();
     let weights = plan.weights.iter().map(|decl| {
@@ -72,6 +73,11 @@ fn executor(case: &Case, config: CpuConfig) -> CpuExecutor {
         Weight { dtype: info.dtype, bytes: checkpoint.data(info) }
     });
     let weights = weights.collect();
+    (plan, weights)
+}
+
+fn executor(case: &Case, config: CpuConfig) -> CpuExecutor {
+    let (plan, weights) = bound(case);
     CpuExecutor::new(plan, weights, config).unwrap()
 }
 
@@ -250,5 +256,55 @@ fn hidden_states_agree_with_transformers() {
         let hidden = executor.hidden(&batch).unwrap();
         let off = distance(&hidden, &all[all.len() - hidden.len()..]);
         assert!(off <= 1e-3, "{}: off by {off}", case.family);
+    }
+}
+
+/// Where the bytes are that somebody is told of: address and length.
+#[derive(Default)]
+struct Reads {
+    scans: Mutex<Vec<(usize, usize)>>,
+    rows: Mutex<Vec<(usize, usize)>>,
+}
+
+impl ReadObserver for Reads {
+    fn scan(&self, bytes: &[u8]) {
+        self.scans.lock().unwrap().push((bytes.as_ptr().addr(), bytes.len()));
+    }
+
+    fn row(&self, bytes: &[u8]) {
+        self.rows.lock().unwrap().push((bytes.as_ptr().addr(), bytes.len()));
+    }
+}
+
+#[test]
+fn who_watches_is_told_of_each_matrix_in_the_order_of_the_plan_and_changes_no_bit() {
+    for case in cases() {
+        let (plan, weights) = bound(&case);
+        let rows = |weight: usize, rows: std::ops::Range<usize>| {
+            let bytes = weights[weight].bytes.len() / plan.weights[weight].rows();
+            (weights[weight].bytes.as_ptr().addr() + rows.start * bytes, rows.len() * bytes)
+        };
+        let (mut scans, mut looked_up) = (Vec::new(), Vec::new());
+        for op in &plan.steps {
+            match op {
+                Op::Embed { table, .. } => {
+                    looked_up.extend(
+                        case.tokens.iter().map(|&token| token as usize).map(|t| rows(table.0, t..t + 1)),
+                    );
+                }
+                Op::Linear { projections, .. } => {
+                    scans.extend(projections.iter().map(|part| rows(part.weight.0, part.row_range.clone())));
+                }
+                Op::Logits { weight, .. } => scans.push(rows(weight.0, 0..plan.vocab)),
+                _ => {}
+            }
+        }
+        let whole = run(&mut executor(&case, config(Numerics::Fast, 2)), 0, &case.tokens, 512);
+        let reads = Arc::new(Reads::default());
+        let watched = CpuExecutor::new(plan.clone(), weights.clone(), config(Numerics::Fast, 2)).unwrap();
+        let logits = run(&mut watched.with_observer(reads.clone()), 0, &case.tokens, 512);
+        assert_eq!(logits, whole, "{} {}", case.family, case.dtype);
+        assert_eq!(*reads.scans.lock().unwrap(), scans, "{} {}", case.family, case.dtype);
+        assert_eq!(*reads.rows.lock().unwrap(), looked_up, "{} {}", case.family, case.dtype);
     }
 }

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use lichen_tensor::{DType, SharedBytes};
 
 use crate::error::{Fault, FormatError};
+use crate::gguf;
 use crate::metadata::Metadata;
-use crate::{gguf, mmap};
+use crate::mmap::Mapping;
 
 /// A tensor of a checkpoint.
 #[derive(Debug, Clone)]
@@ -32,6 +33,7 @@ pub struct Checkpoint {
     /// The tensors, in the order of the file.
     pub tensors: Vec<TensorInfo>,
     by_name: HashMap<String, usize>,
+    mapping: Option<Mapping>,
 }
 
 impl Checkpoint {
@@ -48,8 +50,10 @@ impl Checkpoint {
         if !fs::metadata(path).map_err(io)?.is_file() {
             return Err(FormatError::NotAFile { path: path.to_owned() });
         }
-        let bytes = mmap::map_file(&File::open(path).map_err(io)?).map_err(io)?;
-        Self::from_gguf(&bytes).map_err(|fault| FormatError::Content { path: path.to_owned(), fault })
+        let mapping = Mapping::of(File::open(path).map_err(io)?).map_err(io)?;
+        let checkpoint = Self::from_gguf(&mapping.bytes());
+        let checkpoint = checkpoint.map_err(|fault| FormatError::Content { path: path.to_owned(), fault })?;
+        Ok(Self { mapping: Some(mapping), ..checkpoint })
     }
 
     /// Reads the header of a GGUF file that is in memory already.
@@ -64,7 +68,12 @@ impl Checkpoint {
 
     fn from_gguf(bytes: &SharedBytes) -> Result<Self, Fault> {
         let gguf::Content { metadata, tensors, by_name } = gguf::parse(bytes)?;
-        Ok(Self { metadata, tensors, by_name })
+        Ok(Self { metadata, tensors, by_name, mapping: None })
+    }
+
+    /// The mapped file, unless the bytes came from memory.
+    pub fn mapping(&self) -> Option<&Mapping> {
+        self.mapping.as_ref()
     }
 
     /// The tensor with this name.

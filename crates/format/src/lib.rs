@@ -16,4 +16,5 @@ pub use checkpoint::{Checkpoint, TensorInfo};
 pub use error::{Fault, FormatError};
 pub use logits::{LogitNumber, LogitsError, LogitsHeader, LogitsReader, LogitsWriter, tokens_hash};
 pub use metadata::Metadata;
+pub use mmap::Mapping;
 pub use value::{Array, Value};

@@ -175,7 +175,7 @@ fn tests(args: &Args) -> Result<Vec<Test>> {
 fn bind(opened: &Opened, threads: usize, kv: KvPrecision) -> Result<Box<dyn Executor>> {
     let threads = NonZeroUsize::new(threads);
     let compute = ComputeArgs { threads, numerics: NumericsArg::Fast, deterministic: false };
-    let mut executor = opened.executor(&compute)?;
+    let mut executor = opened.executor(&compute, None)?;
     executor.set_kv_precision(kv);
     Ok(executor)
 }

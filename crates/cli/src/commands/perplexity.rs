@@ -105,7 +105,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     // What is added to an empty text is what starts every text.
     let bos = language.tokenizer.bos();
     let start = bos.filter(|&bos| language.encode("", true, false).first() == Some(&bos));
-    let mut executor = opened.executor(&args.load.compute)?;
+    let mut executor = opened.executor(&args.load.compute, None)?;
     let chunks: Vec<Vec<u32>> = tokens
         .chunks_exact(context)
         .take(args.chunks.unwrap_or(usize::MAX))

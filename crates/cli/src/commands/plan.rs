@@ -39,7 +39,9 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let opened = open(&args.model, args.load.ctx_cap)?;
     let gate = match kv_gate::known(&opened) {
-        None if args.probe => Measurement::new(&opened, &args.load.compute, &opened.language()?)?.run()?,
+        None if args.probe => {
+            Measurement::new(&opened, &args.load.compute, &opened.language()?, None)?.run()?
+        }
         known => known.unwrap_or_default(),
     };
     let config = EngineConfig { kv_gate: gate.clone(), ..args.limits.config(&args.load, &opened.spec) };
@@ -47,7 +49,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if args.json {
         return Ok(output::line(foreseen(&opened, needs, &gate))?);
     }
-    let (memory, _process) = Memory::watch(args.ram_budget, false)?;
+    let (memory, _process) = Memory::watch(args.ram_budget, args.limits.overcommit_weights)?;
     let room = memory.room().saturating_sub(needs.stationary(memory.residency()));
     let (limit, source) = memory.limit();
     let bytes = output::bytes;
@@ -75,9 +77,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     rows.push(row(&format!("longest context, {}", config.kv_floor()), format!("{longest} tokens")));
     output::text(&output::table(&rows))?;
     let name = opened.name();
-    memory.place(&name, &opened.path, &needs)?;
-    output::line(format_args!("{name} fits"))?;
-    Ok(())
+    let streams = memory.must_stream(&needs);
+    let _placed = memory.place(&name, &opened.path, &needs)?;
+    if streams {
+        let residency = opened.residency(&memory, &needs, args.load.compute.threads())?;
+        if let Some((_, Some(forecast))) = residency {
+            return Ok(output::line(forecast.line(&name))?);
+        }
+    }
+    Ok(output::line(format_args!("{name} fits"))?)
 }
 
 /// The bytes of everything, by the names that scripts rely on.

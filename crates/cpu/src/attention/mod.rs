@@ -7,6 +7,7 @@
 
 mod floats;
 mod quads;
+mod tasks;
 
 use crate::kv::codec::rotate;
 use crate::kv::{GROUP, Head, HeadShape, PAGE_TOKENS};
@@ -14,6 +15,8 @@ use crate::math::{exp, exp_of_negative};
 use lichen_backend::KvPrecision;
 use lichen_simd::Isa;
 use std::array::from_fn;
+
+pub(crate) use tasks::{Task, tasks};
 
 /// Query rows that share the loads of keys and values.
 pub(crate) const ROWS: usize = 4;

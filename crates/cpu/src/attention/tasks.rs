@@ -1,0 +1,31 @@
+//! How the queries of a batch are shared out.
+
+use super::ROWS;
+use lichen_op::Span;
+use std::ops::Range;
+
+/// Query heads of one task: enough to be worth handing out, few enough to balance a causal triangle.
+const QUERIES: usize = 8 * ROWS;
+
+/// Query heads of some tokens that share a KV head.
+pub(crate) struct Task {
+    /// The place of their sequence in the batch.
+    pub(crate) span: usize,
+    pub(crate) kv_head: usize,
+    /// Counts `token * group + head`, where `group` query heads share a KV head.
+    pub(crate) queries: Range<usize>,
+}
+
+/// All query heads of a batch as tasks.
+pub(crate) fn tasks(spans: &[Span], kv_heads: usize, group: usize) -> Vec<Task> {
+    let mut tasks = Vec::new();
+    for (span, rows) in spans.iter().enumerate() {
+        for kv_head in 0..kv_heads {
+            let queries = rows.len * group;
+            let starts = (0..queries).step_by(QUERIES);
+            let task = |start: usize| Task { span, kv_head, queries: start..queries.min(start + QUERIES) };
+            tasks.extend(starts.map(task));
+        }
+    }
+    tasks
+}
