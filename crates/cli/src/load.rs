@@ -374,15 +374,16 @@ pub(crate) fn start(
     }
     let executor = opened.executor(compute, observer)?;
     let (profile, folder) = (sessions::profile(&opened), memory.and_then(Memory::spill));
-    let tier = folder.map(|folder| Arc::new(ModelTier::new(folder.clone(), profile.clone(), precision)) as _);
+    let tier = folder.map(|folder| Arc::new(ModelTier::new(folder.clone(), profile.clone(), precision)));
+    let (written, tier) = (tier.as_ref().map(Arc::downgrade), tier.map(|tier| tier as _));
     let engine = Engine::start_placed(executor, language.tokenizer.clone(), config, placement, tier)
         .context("the engine's thread could not be started")?;
     let engine = Arc::new(engine);
     if let (Some(memory), Some(measurement)) = (memory, measurement) {
         measurement.run_when_idle(&name, memory, &engine)?;
     }
-    if let Some(folder) = folder {
-        folder.join(&engine);
+    if let (Some(folder), Some(tier)) = (folder, written) {
+        folder.join(&engine, tier);
     }
     Ok(Loaded {
         name,

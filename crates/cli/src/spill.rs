@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use lichen_backend::KvPrecision;
 use lichen_engine::{ColdTier, Engine, LeavingPage, TakePage};
@@ -20,6 +21,10 @@ use crate::{output, sessions};
 
 /// Most reasons that are told; a folder that fails in more ways has been told of.
 const MOST_TOLD: usize = 32;
+/// Longest time that engines which are ending are waited for.
+const LAST_PATIENCE: Duration = Duration::from_secs(10);
+/// Time between two looks at them.
+const GLANCE: Duration = Duration::from_millis(2);
 
 /// Where state goes that memory has no room for.
 #[derive(Debug, Clone, clap::Args)]
@@ -42,7 +47,8 @@ pub(crate) struct SpillFolder {
     path: PathBuf,
     /// Nothing is written any more.
     closed: AtomicBool,
-    engines: Mutex<Vec<Weak<Engine>>>,
+    /// Engines with their tiers, which go when all is written.
+    users: Mutex<Vec<(Weak<Engine>, Weak<ModelTier>)>>,
     told: Mutex<BTreeSet<String>>,
     writes: AtomicU64,
     restored: AtomicU64,
@@ -90,7 +96,7 @@ impl SpillFolder {
             store,
             path,
             closed: AtomicBool::new(false),
-            engines: Mutex::default(),
+            users: Mutex::default(),
             told: Mutex::default(),
             writes: AtomicU64::new(0),
             restored: AtomicU64::new(0),
@@ -106,16 +112,21 @@ impl SpillFolder {
     }
 
     /// Notes an engine that uses the folder, to be retired with it.
-    pub(crate) fn join(&self, engine: &Arc<Engine>) {
-        let mut engines = lock(&self.engines);
-        engines.retain(|engine| engine.strong_count() > 0);
-        engines.push(Arc::downgrade(engine));
+    pub(crate) fn join(&self, engine: &Arc<Engine>, tier: Weak<ModelTier>) {
+        let mut users = lock(&self.users);
+        users.retain(|(_, tier)| tier.strong_count() > 0);
+        users.push((Arc::downgrade(engine), tier));
     }
 
-    /// Writes what the caches of all engines hold, and waits until it is there.
+    /// Writes what the caches of all engines hold, and waits until it is there. Engines that are ending at this moment
+    /// do so by themselves, and are waited for.
     pub(crate) fn retire(&self) {
-        let engines: Vec<_> = lock(&self.engines).iter().filter_map(Weak::upgrade).collect();
-        engines.iter().for_each(|engine| engine.retire());
+        let users = std::mem::take(&mut *lock(&self.users));
+        users.iter().filter_map(|(engine, _)| engine.upgrade()).for_each(|engine| engine.retire());
+        let until = Instant::now() + LAST_PATIENCE;
+        while users.iter().any(|(_, tier)| tier.strong_count() > 0) && Instant::now() < until {
+            std::thread::sleep(GLANCE);
+        }
     }
 
     /// Writes nothing more.
