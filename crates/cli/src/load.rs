@@ -1,4 +1,4 @@
-//! From a model's reference to something that answers: the one place where all layers meet.
+//! How models are loaded: options, limits, and model files that have been read.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::{Path, PathBuf};
@@ -8,21 +8,15 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use lichen_backend::{Executor, KvPrecision};
 use lichen_cpu::{CpuConfig, Numerics, PAGE_TOKENS, ReadObserver};
-use lichen_engine::{Engine, EngineConfig, KvGate, Placement};
-use lichen_format::{Checkpoint, Metadata};
-use lichen_generate::Pooling;
+use lichen_engine::EngineConfig;
+use lichen_format::Checkpoint;
 use lichen_hub::{Hub, HubConfig, ProgressBar, Reference};
-use lichen_memory::{ModelBytes, Reservation, Residency};
 use lichen_model::ModelSpec;
 use lichen_text::Tokenizer;
 
 use crate::executor::executor;
-use crate::kv_gate::{self, Measurement};
 use crate::language::ModelLanguage;
-use crate::memory::Memory;
-use crate::sessions::ModelSessions;
-use crate::spill::ModelTier;
-use crate::{machine, output, sessions, vocabulary};
+use crate::{machine, vocabulary};
 
 /// How a model is loaded.
 #[derive(Debug, Clone, clap::Args)]
@@ -99,18 +93,18 @@ fn kv_precision(text: &str) -> Result<KvPrecision, String> {
 pub(crate) struct LimitArgs {
     /// Most requests that run at once; others wait
     #[arg(long, env = "LICHEN_MAX_CONCURRENT", value_name = "N", default_value_t = MAX_CONCURRENT)]
-    max_concurrent: NonZeroUsize,
+    pub(crate) max_concurrent: NonZeroUsize,
 
     /// Most sessions whose state is kept in preference to that of requests without a session
     #[arg(long, env = "LICHEN_MAX_SESSIONS", value_name = "N", default_value_t = MAX_SESSIONS)]
-    max_sessions: usize,
+    pub(crate) max_sessions: usize,
 
     /// Take a model whose weights are larger than memory: they are read from disk again and again, which is slow
     #[arg(long, env = "LICHEN_OVERCOMMIT_WEIGHTS")]
     pub(crate) overcommit_weights: bool,
 
     #[command(flatten)]
-    queue: QueueArgs,
+    pub(crate) queue: QueueArgs,
 }
 
 impl LimitArgs {
@@ -145,7 +139,7 @@ pub(crate) struct QueueArgs {
     /// Whether a precision that changes the model's predictions too much is left out when memory runs short. It is
     /// measured once for a file, while the model is idle; until then q5 and q4 are left out
     #[arg(long, env = "LICHEN_KV_GATE", value_enum, default_value_t = Gate::Auto)]
-    kv_gate: Gate,
+    pub(crate) kv_gate: Gate,
 
     /// Guess tokens from what the text has said before; answers are the same either way
     #[arg(long, env = "LICHEN_DRAFT", value_enum, default_value_t = Draft::Ngram)]
@@ -155,8 +149,6 @@ pub(crate) struct QueueArgs {
 /// The precisions that keys and values can have while a server runs, from fine to coarse.
 pub(crate) const PRECISIONS: [KvPrecision; 4] =
     [KvPrecision::F16, KvPrecision::Q8, KvPrecision::Q5, KvPrecision::Q4];
-/// Where nobody watches memory, keys and values may take one part of so many of what is free.
-const UNWATCHED_SHARE: u64 = 4;
 pub(crate) const MAX_CONCURRENT: NonZeroUsize = NonZeroUsize::new(8).expect("8 is not 0");
 pub(crate) const MAX_SESSIONS: usize = 64;
 
@@ -217,24 +209,6 @@ pub(crate) struct Opened {
     pub(crate) path: PathBuf,
     pub(crate) checkpoint: Checkpoint,
     pub(crate) spec: ModelSpec,
-}
-
-/// A running model.
-pub(crate) struct Loaded {
-    /// The stem of its file.
-    pub(crate) name: String,
-    pub(crate) path: PathBuf,
-    pub(crate) engine: Arc<Engine>,
-    pub(crate) language: Arc<ModelLanguage>,
-    pub(crate) sessions: Arc<ModelSessions>,
-    /// How the file wants embeddings made.
-    pub(crate) pooling: Pooling,
-    /// What it needs before it has taken a request.
-    pub(crate) bytes: u64,
-    spec: ModelSpec,
-    precision: KvPrecision,
-    /// Who watches memory for this model alone.
-    _watch: Option<(Memory, Reservation)>,
 }
 
 /// The hub as the environment sets it up.
@@ -300,179 +274,6 @@ impl Opened {
     ) -> Result<Box<dyn Executor>> {
         executor(self.spec.lower(), &self.checkpoint, args.config(), observer)
             .with_context(|| self.path.display().to_string())
-    }
-}
-
-/// Opens a model and starts its engine.
-///
-/// # Errors
-/// As [`open`], or the backend refuses the model.
-pub(crate) fn load(reference: &Reference, args: &LoadArgs, limits: &LimitArgs) -> Result<Loaded> {
-    let of_model = Limits {
-        ctx_cap: args.ctx_cap,
-        max_concurrent: limits.max_concurrent,
-        max_sessions: limits.max_sessions,
-    };
-    let watch = limits.overcommit_weights.then(|| Memory::watch(None, true)).transpose()?;
-    let opened = open(reference, args.ctx_cap)?;
-    let within = watch.as_ref().map(|(memory, _)| (memory, memory.for_models()));
-    let loaded = start(opened, None, &args.compute, &limits.queue, of_model, within)?;
-    Ok(Loaded { _watch: watch, ..loaded })
-}
-
-/// Starts the engine of a model, within the memory that is watched and so many bytes of it.
-///
-/// # Errors
-/// It has no tokenizer that is supported, there is no room for it, or the backend refuses it.
-pub(crate) fn start(
-    opened: Opened,
-    name: Option<&str>,
-    compute: &ComputeArgs,
-    queue: &QueueArgs,
-    limits: Limits,
-    within: Option<(&Memory, u64)>,
-) -> Result<Loaded> {
-    let memory = within.map(|(memory, _)| memory);
-    let precision = compute.kv_precision(queue);
-    let name = name.map_or_else(|| stem(&opened.path), str::to_owned);
-    let place = |gate: &KvGate| -> Result<Placed> {
-        let wanted = |ctx_cap| EngineConfig {
-            kv_gate: gate.clone(),
-            ..Limits { ctx_cap, ..limits }.config(queue, &opened.spec, precision)
-        };
-        let (config, needs) = opened.fit(wanted, limits.ctx_cap, within)?;
-        let streamed = memory.is_some_and(|memory| memory.must_stream(&needs));
-        let placement = memory.map(|memory| memory.place(&name, &opened.path, &needs)).transpose()?;
-        Ok(Placed { config, needs, streamed, placement })
-    };
-    // What doesn't fit is refused before any more of the file is read.
-    let mut placed = place(&KvGate::default())?;
-    let streamed = memory.filter(|_| placed.streamed);
-    let streamer = streamed.map(|memory| opened.stream(&name, memory, &placed.needs, compute.threads()));
-    let observer = streamer.transpose()?.flatten().map(|streamer| -> Arc<dyn ReadObserver> { streamer });
-    let language = Arc::new(opened.language()?);
-    let gated = memory.filter(|_| queue.kv_gate == Gate::Auto && precision != KvPrecision::F32);
-    let mut measurement = None;
-    if let Some(memory) = gated {
-        let measured_by =
-            |compute: &ComputeArgs| Measurement::new(&opened, compute, &language, observer.clone());
-        (placed, measurement) = with_gate(placed, place, measured_by, compute, memory)?;
-    }
-    let Placed { mut config, needs, placement, .. } = placed;
-    if limits.ctx_cap.is_none() && config.context_cap < opened.spec.context as usize {
-        let (fits, context) = (config.context_cap, opened.spec.context);
-        output::note(format_args!("memory allows a context of {fits} tokens, the model {context}"));
-    }
-    kv_gate::warn(&name, &config.kv_gate, precision);
-    if let Some(memory) = memory {
-        memory.note_gate(&name, &config.kv_gate);
-    } else {
-        // Nobody watches: keys and values of past texts may come to a quarter of what is free now.
-        let page = config.kv_bytes_per_token * PAGE_TOKENS as u64;
-        let free = machine::memory().map_or(u64::MAX, |(_, available)| available);
-        config.kv_pages = config.kv_pages.min((free / UNWATCHED_SHARE / page.max(1)) as usize);
-    }
-    let executor = opened.executor(compute, observer)?;
-    let (profile, folder) = (sessions::profile(&opened), memory.and_then(Memory::spill));
-    let tier = folder.map(|folder| Arc::new(ModelTier::new(folder.clone(), profile.clone(), precision)));
-    let (written, tier) = (tier.as_ref().map(Arc::downgrade), tier.map(|tier| tier as _));
-    let engine = Engine::start_placed(executor, language.tokenizer.clone(), config, placement, tier)
-        .context("the engine's thread could not be started")?;
-    let engine = Arc::new(engine);
-    if let (Some(memory), Some(measurement)) = (memory, measurement) {
-        measurement.run_when_idle(&name, memory, &engine)?;
-    }
-    if let (Some(folder), Some(tier)) = (folder, written) {
-        folder.join(&engine, tier);
-    }
-    Ok(Loaded {
-        name,
-        sessions: Arc::new(ModelSessions::new(engine.clone(), profile)),
-        pooling: pooling(&opened.checkpoint.metadata),
-        path: opened.path,
-        engine,
-        language,
-        bytes: needs.with_context(Residency::Resident, needs.context_cap),
-        spec: opened.spec,
-        precision,
-        _watch: None,
-    })
-}
-
-/// A model's limits and needs with one gate, and what was reserved for it.
-struct Placed {
-    config: EngineConfig,
-    needs: ModelBytes,
-    /// Not all weights have room.
-    streamed: bool,
-    placement: Option<Placement>,
-}
-
-/// Places a model with what is remembered of the precisions that it bears. What isn't known is measured later if the
-/// model has a context as long without; else now. Where weights are streamed it isn't measured later.
-fn with_gate(
-    placed: Placed,
-    place: impl Fn(&KvGate) -> Result<Placed>,
-    measured_by: impl Fn(&ComputeArgs) -> Result<Measurement>,
-    compute: &ComputeArgs,
-    memory: &Memory,
-) -> Result<(Placed, Option<Measurement>)> {
-    let one_thread = ComputeArgs { threads: Some(NonZeroUsize::MIN), ..compute.clone() };
-    let measurement = measured_by(&one_thread)?;
-    let again = |placed: Placed, gate: KvGate| {
-        if gate.at_least(KvPrecision::Q4) == KvPrecision::Q4 {
-            let config = EngineConfig { kv_gate: gate, ..placed.config };
-            return Ok(Placed { config, ..placed });
-        }
-        // What was placed was too little.
-        drop(placed);
-        place(&gate)
-    };
-    if let Some(known) = measurement.recall() {
-        return Ok((again(placed, known)?, None));
-    }
-    let context_cap = placed.config.context_cap;
-    match again(placed, KvGate::unmeasured()) {
-        // Passes of a measurement would stand in the way of streamed weights.
-        Ok(careful) if careful.config.context_cap == context_cap => {
-            let later = (!careful.streamed).then_some(measurement);
-            Ok((careful, later))
-        }
-        _ => {
-            let gate = measured_by(compute)?.run_within(memory)?;
-            Ok((place(&gate)?, None))
-        }
-    }
-}
-
-impl Loaded {
-    /// Applies new limits to the running engine; the weights stay as they are.
-    ///
-    /// # Errors
-    /// The context is longer than the one that the model was loaded for.
-    pub(crate) fn limiter(&self) -> impl Fn(&QueueArgs, Limits) -> Result<()> + Send + Sync + 'static {
-        let (engine, spec, precision) = (self.engine.clone(), self.spec.clone(), self.precision);
-        move |queue, limits| {
-            if limits.ctx_cap.is_some_and(|cap| cap.get() > spec.context) {
-                bail!("the model was loaded for {} tokens; load it again for more", spec.context);
-            }
-            let config = limits.config(queue, &spec, precision);
-            engine.reconfigure(|running| {
-                let kv_gate = std::mem::take(&mut running.kv_gate);
-                *running = EngineConfig { kv_gate, ..config };
-            });
-            Ok(())
-        }
-    }
-}
-
-/// How hidden states become one vector, by the numbers that GGUF gives the ways; models that say nothing get the mean.
-fn pooling(metadata: &Metadata) -> Pooling {
-    let architecture = metadata.str("general.architecture").unwrap_or_default();
-    match metadata.u32(&format!("{architecture}.pooling_type")) {
-        Some(2) => Pooling::First,
-        Some(3) => Pooling::Last,
-        _ => Pooling::Mean,
     }
 }
 

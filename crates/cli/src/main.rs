@@ -16,6 +16,7 @@ mod output;
 mod sampling;
 mod sessions;
 mod spill;
+mod start;
 mod streaming;
 mod vocabulary;
 

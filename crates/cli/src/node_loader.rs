@@ -9,7 +9,7 @@ use lichen_server::{LoadError, LoadOrder, Loader, Model, ModelOptions, Progress}
 
 use crate::load::{self, ComputeArgs, Limits, QueueArgs};
 use crate::memory::{Memory, NoRoom};
-use crate::output;
+use crate::{output, start};
 
 /// Share of a load that is the transfer of its file; the rest is reading and binding it.
 const TRANSFER: f32 = 0.9;
@@ -29,7 +29,7 @@ impl NodeLoader {
         let limits = limits_of(&order.options)?;
         let opened = load::open_file(path, limits.ctx_cap)?;
         let within = Some((&self.memory, room));
-        let loaded = load::start(opened, Some(&order.name), &self.compute, &self.queue, limits, within)?;
+        let loaded = start::start(opened, Some(&order.name), &self.compute, &self.queue, limits, within)?;
         let (limiter, queue) = (loaded.limiter(), self.queue.clone());
         let change = move |options: &ModelOptions| -> Result<(), String> {
             let changed = limits_of(options).and_then(|limits| limiter(&queue, limits));

@@ -9,8 +9,9 @@ use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 use serde_json::{Value, json};
 
-use crate::load::{LimitArgs, LoadArgs, Loaded, load};
+use crate::load::{LimitArgs, LoadArgs};
 use crate::sampling::SamplingArgs;
+use crate::start::{Loaded, load};
 use crate::{answer, output};
 
 const HELP: &str = "\

@@ -8,8 +8,9 @@ use lichen_hub::Reference;
 use lichen_server::Language;
 use serde_json::json;
 
-use crate::load::{LimitArgs, LoadArgs, load};
+use crate::load::{LimitArgs, LoadArgs};
 use crate::sampling::SamplingArgs;
+use crate::start::load;
 use crate::{answer, output};
 
 /// Longest prompt that is read from stdin, in bytes: more than any context holds.
