@@ -4,11 +4,10 @@ mod background;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use anyhow::Result;
 use lichen_backend::{Executor, KvPrecision};
-use lichen_cpu::{PAGE_TOKENS, ReadObserver};
+use lichen_cpu::PAGE_TOKENS;
 use lichen_engine::KvGate;
 use lichen_hub::HubConfig;
 use lichen_server::Language;
@@ -17,7 +16,6 @@ use serde_json::{Map, Value, json};
 
 use crate::language::ModelLanguage;
 use crate::load::{ComputeArgs, NumericsArg, Opened};
-use crate::memory::Memory;
 use crate::output;
 use crate::sessions::{PAGE_FORMAT, tag};
 
@@ -44,16 +42,9 @@ pub(crate) struct Measurement {
 }
 
 impl Measurement {
-    /// The observer is told which weights are read.
-    ///
     /// # Errors
     /// The backend refuses the model.
-    pub(crate) fn new(
-        opened: &Opened,
-        compute: &ComputeArgs,
-        language: &ModelLanguage,
-        observer: Option<Arc<dyn ReadObserver>>,
-    ) -> Result<Self> {
+    pub(crate) fn new(opened: &Opened, compute: &ComputeArgs, language: &ModelLanguage) -> Result<Self> {
         let plan = opened.spec.lower();
         let page = lichen_cpu::page_bytes(&plan.kv, KvPrecision::F32);
         let pages = KvGate::TOKENS.div_ceil(PAGE_TOKENS) as u64 * page;
@@ -61,7 +52,7 @@ impl Measurement {
             pages + lichen_cpu::scratch_bytes(&plan, PAGE_TOKENS, 0) + KvGate::logit_bytes(plan.vocab);
         let compute = ComputeArgs { numerics: NumericsArg::Float32, ..compute.clone() };
         Ok(Self {
-            executor: opened.executor(&compute, observer)?,
+            executor: opened.executor(&compute, None)?,
             text: language.encode(TEXT, true, false),
             bytes,
             file: file(opened),
@@ -81,20 +72,6 @@ impl Measurement {
         output::note("measuring which precisions of keys and values the model bears, once for this file");
         let measured = self.run_while(&mut || true)?;
         Ok(measured.expect("nobody calls it off"))
-    }
-
-    /// As [`Measurement::run`], if memory has room for it; else precisions stay unmeasured.
-    ///
-    /// # Errors
-    /// As [`Measurement::run`].
-    pub(crate) fn run_within(self, memory: &Memory) -> Result<KvGate> {
-        let Ok(_room) = memory.reserve_probe(self.bytes) else {
-            output::note(
-                "memory is too short to measure precisions of keys and values; q5 and q4 aren't used",
-            );
-            return Ok(KvGate::unmeasured());
-        };
-        self.run()
     }
 
     /// Measures as long as it is told to go on, and remembers; `None` if it was called off.

@@ -246,6 +246,15 @@ impl ColdTier for ModelTier {
         }
     }
 
+    fn forget(&self, tokens: &[u32]) {
+        for end in (0..=tokens.len()).step_by(PAGE_TOKENS as usize).skip(1) {
+            let key = self.key(&tokens[..end]);
+            if let Err(error) = self.folder.store.remove(key) {
+                self.folder.note_error(&self.folder.write_errors, "remove", key, &error);
+            }
+        }
+    }
+
     fn read(&self, tokens: &[u32], take: &mut TakePage<'_>) -> bool {
         let folder = &self.folder;
         let Some(found) = folder.store.longest_prefix(&self.profile.model, tokens) else { return true };

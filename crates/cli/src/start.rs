@@ -86,19 +86,16 @@ pub(crate) fn start(
         Ok(Placed { config, needs, streamed, placement })
     };
     // What doesn't fit is refused before any more of the file is read.
-    let mut placed = place(&KvGate::default())?;
-    let streamed = memory.filter(|_| placed.streamed);
-    let streamer = streamed.map(|memory| opened.stream(&name, memory, &placed.needs, compute.threads()));
-    let observer = streamer.transpose()?.flatten().map(|streamer| -> Arc<dyn ReadObserver> { streamer });
-    let language = Arc::new(opened.language()?);
+    let placed = place(&KvGate::default())?;
     let gated = memory.filter(|_| queue.kv_gate == Gate::Auto && precision != KvPrecision::F32);
-    let mut measurement = None;
-    if let Some(memory) = gated {
-        let measured_by =
-            |compute: &ComputeArgs| Measurement::new(&opened, compute, &language, observer.clone());
-        (placed, measurement) = with_gate(placed, place, measured_by, compute, memory)?;
-    }
-    let Placed { mut config, needs, placement, .. } = placed;
+    let known = gated.and_then(|_| kv_gate::known(&opened));
+    let unmeasured = gated.is_some() && known.is_none();
+    let placed = if gated.is_some() { placed.with(known, place)? } else { placed };
+    let language = Arc::new(opened.language()?);
+    let Placed { mut config, needs, streamed, placement } = placed;
+    let streaming = memory.filter(|_| streamed);
+    let streamer = streaming.map(|memory| opened.stream(&name, memory, &needs, compute.threads()));
+    let observer = streamer.transpose()?.flatten().map(|streamer| -> Arc<dyn ReadObserver> { streamer });
     if limits.ctx_cap.is_none() && config.context_cap < opened.spec.context as usize {
         let (fits, context) = (config.context_cap, opened.spec.context);
         output::note(format_args!("memory allows a context of {fits} tokens, the model {context}"));
@@ -119,8 +116,10 @@ pub(crate) fn start(
     let engine = Engine::start_placed(executor, language.tokenizer.clone(), config, placement, tier)
         .context("the engine's thread could not be started")?;
     let engine = Arc::new(engine);
-    if let (Some(memory), Some(measurement)) = (memory, measurement) {
-        measurement.run_when_idle(&name, memory, &engine)?;
+    // Passes of a measurement would stand in the way of streamed weights.
+    if let Some(memory) = memory.filter(|_| unmeasured && !streamed) {
+        let one_thread = ComputeArgs { threads: Some(NonZeroUsize::MIN), ..compute.clone() };
+        Measurement::new(&opened, &one_thread, &language)?.run_when_idle(&name, memory, &engine)?;
     }
     if let (Some(folder), Some(tier)) = (folder, written) {
         folder.join(&engine, tier);
@@ -148,40 +147,22 @@ struct Placed {
     placement: Option<Placement>,
 }
 
-/// Places a model with what is remembered of the precisions that it bears. What isn't known is measured later if the
-/// model has a context as long without; else now. Where weights are streamed it isn't measured later.
-fn with_gate(
-    placed: Placed,
-    place: impl Fn(&KvGate) -> Result<Placed>,
-    measured_by: impl Fn(&ComputeArgs) -> Result<Measurement>,
-    compute: &ComputeArgs,
-    memory: &Memory,
-) -> Result<(Placed, Option<Measurement>)> {
-    let one_thread = ComputeArgs { threads: Some(NonZeroUsize::MIN), ..compute.clone() };
-    let measurement = measured_by(&one_thread)?;
-    let again = |placed: Placed, gate: KvGate| {
-        if gate.at_least(KvPrecision::Q4) == KvPrecision::Q4 {
-            let config = EngineConfig { kv_gate: gate, ..placed.config };
-            return Ok(Placed { config, ..placed });
+impl Placed {
+    /// Puts in force what is known of the precisions that the model bears. As long as nothing is known, those below 8
+    /// bits are left out; the context stays the one that would fit with them, since they will most likely come.
+    fn with(self, known: Option<KvGate>, place: impl Fn(&KvGate) -> Result<Self>) -> Result<Self> {
+        let unknown = known.is_none();
+        let gate = known.unwrap_or_else(KvGate::unmeasured);
+        if gate.at_least(KvPrecision::Q4) != KvPrecision::Q4 && (!unknown || self.streamed) {
+            // What was placed was too little.
+            drop(self);
+            return place(&gate);
         }
-        // What was placed was too little.
-        drop(placed);
-        place(&gate)
-    };
-    if let Some(known) = measurement.recall() {
-        return Ok((again(placed, known)?, None));
-    }
-    let context_cap = placed.config.context_cap;
-    match again(placed, KvGate::unmeasured()) {
-        // Passes of a measurement would stand in the way of streamed weights.
-        Ok(careful) if careful.config.context_cap == context_cap => {
-            let later = (!careful.streamed).then_some(measurement);
-            Ok((careful, later))
-        }
-        _ => {
-            let gate = measured_by(compute)?.run_within(memory)?;
-            Ok((place(&gate)?, None))
-        }
+        let config = EngineConfig { kv_gate: gate, ..self.config };
+        let floor = config.promised_precision();
+        let promised =
+            |placement: Placement| Placement { model: ModelBytes { floor, ..placement.model }, ..placement };
+        Ok(Self { config, placement: self.placement.map(promised), ..self })
     }
 }
 

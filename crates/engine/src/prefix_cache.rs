@@ -128,9 +128,15 @@ impl PrefixCache {
         self.tree.all_sessions()
     }
 
-    /// Gives up what belongs to a session alone. Returns how many bytes are free.
+    /// Gives up what belongs to a session alone, in the cold tier too. Returns how many bytes are free.
     pub(crate) fn forget(&mut self, executor: &mut dyn Executor, session: u64) -> u64 {
-        let pages = self.tree.forget(session, |page| executor.users(page) == 0);
+        let spill = &self.spill;
+        let cold = |text: &[u32]| {
+            if let Some(spill) = spill {
+                spill.forget(text);
+            }
+        };
+        let pages = self.tree.forget(session, |page| executor.users(page) == 0, cold);
         let freed = pages.iter().map(|page| executor.page_size(*page)).sum();
         pages.into_iter().for_each(|page| executor.release(page));
         freed

@@ -27,6 +27,9 @@ pub trait ColdTier: Send + Sync {
     /// end before all have come. What came is then the state of fewer tokens.
     fn write(&self, tokens: &[u32], sizes: &[u64], pages: &mut dyn Iterator<Item = LeavingPage>);
 
+    /// Gives up what it keeps of these tokens and of their beginnings.
+    fn forget(&self, tokens: &[u32]);
+
     /// Gives `take` the pages of the first of these tokens in order, until it wants no more. Returns whether all that
     /// it gave is sound and was taken; if not, it forgets them and they must not be used.
     fn read(&self, tokens: &[u32], take: &mut TakePage<'_>) -> bool;
@@ -44,6 +47,12 @@ pub struct LeavingPage {
     _room: Room,
 }
 
+/// What the thread of the tier does, in order.
+enum Order {
+    Write(Text),
+    Forget(Vec<u32>),
+}
+
 /// A text on its way to the tier.
 struct Text {
     tokens: Vec<u32>,
@@ -55,7 +64,7 @@ struct Text {
 pub(crate) struct Spill {
     tier: Arc<dyn ColdTier>,
     page_tokens: usize,
-    texts: Option<Sender<Text>>,
+    orders: Option<Sender<Order>>,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
@@ -97,15 +106,20 @@ impl Spill {
         });
         let leaving = Mutex::new(Leaving { reservation, ..Leaving::default() });
         let shared = Arc::new(Shared { leaving, freed: Condvar::new() });
-        let (texts, incoming) = channel::<Text>();
+        let (orders, incoming) = channel::<Order>();
         let (writer, done) = (tier.clone(), shared.clone());
         let thread = std::thread::Builder::new().name("lichen-spill".to_owned()).spawn(move || {
-            for text in incoming {
-                write(&*writer, text);
-                lock(&done.leaving).texts.pop_front();
+            for order in incoming {
+                match order {
+                    Order::Write(text) => {
+                        write(&*writer, text);
+                        lock(&done.leaving).texts.pop_front();
+                    }
+                    Order::Forget(tokens) => writer.forget(&tokens),
+                }
             }
         })?;
-        Ok(Self { tier, page_tokens, texts: Some(texts), shared, thread: Some(thread) })
+        Ok(Self { tier, page_tokens, orders: Some(orders), shared, thread: Some(thread) })
     }
 
     /// How many of the first of these tokens can be read back.
@@ -133,8 +147,7 @@ impl Spill {
         let (outgoing, incoming) = channel();
         let text = Text { tokens: tokens.to_vec(), sizes: sizes.clone(), pages: incoming };
         lock(&self.shared.leaving).texts.push_back(tokens.to_vec());
-        let writer = self.texts.as_ref().expect("it lives until the spill is dropped");
-        if writer.send(text).is_err() {
+        if self.orders().send(Order::Write(text)).is_err() {
             // The thread has broken down; the panic hook has said so.
             lock(&self.shared.leaving).texts.pop_back();
             return;
@@ -149,6 +162,17 @@ impl Spill {
         }
     }
 
+    /// See [`ColdTier::forget`]. What is on its way is forgotten too.
+    pub(crate) fn forget(&self, tokens: &[u32]) {
+        let full = tokens.len() / self.page_tokens * self.page_tokens;
+        // If the thread has broken down, the panic hook has said so.
+        let _ = self.orders().send(Order::Forget(tokens[..full].to_vec()));
+    }
+
+    fn orders(&self) -> &Sender<Order> {
+        self.orders.as_ref().expect("it lives until the spill is dropped")
+    }
+
     /// Whether these tokens are there, or on their way.
     fn knows(&self, tokens: &[u32]) -> bool {
         let coming = lock(&self.shared.leaving).texts.iter().any(|text| text.starts_with(tokens));
@@ -158,7 +182,7 @@ impl Spill {
 
 impl Drop for Spill {
     fn drop(&mut self) {
-        drop(self.texts.take());
+        drop(self.orders.take());
         if let Some(thread) = self.thread.take() {
             // A panic of the thread has been reported by the panic hook.
             let _ = thread.join();

@@ -71,6 +71,10 @@ impl ColdTier for Scripted {
         self.texts.lock().unwrap().insert(tokens[..pages.len() * PAGE].to_vec(), pages);
     }
 
+    fn forget(&self, tokens: &[u32]) {
+        self.texts.lock().unwrap().retain(|text, _| !tokens.starts_with(text));
+    }
+
     fn read(&self, tokens: &[u32], take: &mut TakePage<'_>) -> bool {
         *self.reads.lock().unwrap() += 1;
         let pages = self.longest(tokens).1;
@@ -132,6 +136,25 @@ fn an_engine_that_ends_writes_what_it_has_and_the_next_begins_warm() {
     assert_eq!(tier.texts.lock().unwrap().len(), 1);
     let warm = ask(&small(&tier), greedy(&text, 10));
     assert_eq!((warm.usage.cached_tokens, warm.text), (40, expected(&text, 10, None)));
+}
+
+#[test]
+fn a_session_that_is_dropped_leaves_the_cold_tier_too() {
+    let tier = Scripted::new(Fault::None);
+    let mut asked = greedy(&prompt(1, 41), 10);
+    asked.session = Some(7);
+    {
+        ask(&small(&tier), asked.clone());
+        ask(&small(&tier), greedy(&prompt(2, 41), 10));
+    }
+    assert_eq!(tier.texts.lock().unwrap().len(), 2, "both engines have written when they ended");
+    let engine = small(&tier);
+    ask(&engine, asked);
+    assert!(engine.drop_session(7).is_some());
+    drop(engine);
+    let left: Vec<_> = tier.texts.lock().unwrap().keys().cloned().collect();
+    assert_eq!(left.len(), 1);
+    assert!(left[0].starts_with(&prompt(2, 41)[..PAGE]), "that of the other is left");
 }
 
 #[test]

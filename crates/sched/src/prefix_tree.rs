@@ -262,13 +262,23 @@ impl<P: Copy + Eq> PrefixTree<P> {
     }
 
     /// Forgets a session, and returns the pages that nobody else continues and `is_free` allows, for the caller to
-    /// release. The others belong to no session then.
-    pub fn forget(&mut self, session: u64, is_free: impl Fn(P) -> bool) -> Vec<P> {
+    /// release. The others belong to no session then. `shown` is given the tokens of each text of the session.
+    pub fn forget(
+        &mut self,
+        session: u64,
+        is_free: impl Fn(P) -> bool,
+        mut shown: impl FnMut(&[u32]),
+    ) -> Vec<P> {
         self.sessions.remove(&session);
         let mut nodes: Vec<usize> = self.of_session(session).collect();
         nodes.sort_by_cached_key(|&id| Reverse(self.path(id).count()));
         let mut released = Vec::new();
+        let mut covered = BTreeSet::new();
         for id in nodes {
+            if !covered.contains(&id) {
+                covered.extend(self.path(id));
+                shown(&self.text(id).0);
+            }
             if self.is_free_leaf(id, &is_free) {
                 released.push(self.take(id).page);
             } else {
@@ -372,14 +382,19 @@ mod tests {
 
     #[test]
     fn a_session_that_is_forgotten_leaves_what_others_continue() {
-        let mut tree = tree();
+        let (mut tree, mut texts) = (tree(), Vec::new());
         tree.insert(&[1, 1, 1, 1, 2, 2, 2, 2], &[1, 2], Some(7));
         tree.insert(&[1, 1, 1, 1, 3, 3, 3, 3, 4], &[1, 3, 4], Some(8));
         assert_eq!(tree.all_sessions(), BTreeSet::from([7, 8]));
-        assert_eq!(tree.forget(8, |page| page != 3), [4], "3 is in use and 1 is where 7 begins");
+        assert_eq!(
+            tree.forget(8, |page| page != 3, |text| texts.push(text.to_vec())),
+            [4],
+            "3 is in use and 1 is where 7 begins"
+        );
         assert_eq!((tree.latest(8), tree.all_sessions()), (None, BTreeSet::from([7])));
-        assert_eq!(tree.forget(7, |_| true), [2]);
-        assert_eq!(tree.forget(9, |_| true), []);
+        assert_eq!(tree.forget(7, |_| true, |text| texts.push(text.to_vec())), [2]);
+        assert_eq!(tree.forget(9, |_| true, |_| panic!("it has no text")), []);
+        assert_eq!(texts, [vec![1, 1, 1, 1, 3, 3, 3, 3, 4], vec![1, 1, 1, 1, 2, 2, 2, 2]]);
         assert_eq!((tree.pages(), tree.lookup(&[1, 1, 1, 1, 3]).tokens), (2, 5));
     }
 
@@ -422,7 +437,7 @@ mod tests {
                 for page in tree.evict(want / 5, |page| page % 3 != 0, |_, _| ()) {
                     prop_assert!(held.remove(&page).is_some());
                 }
-                for page in tree.forget(want as u64, |page| page % 3 != 1) {
+                for page in tree.forget(want as u64, |page| page % 3 != 1, |_| ()) {
                     prop_assert!(held.remove(&page).is_some());
                 }
             }

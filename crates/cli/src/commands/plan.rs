@@ -39,9 +39,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let opened = open(&args.model, args.load.ctx_cap)?;
     let gate = match kv_gate::known(&opened) {
-        None if args.probe => {
-            Measurement::new(&opened, &args.load.compute, &opened.language()?, None)?.run()?
-        }
+        None if args.probe => Measurement::new(&opened, &args.load.compute, &opened.language()?)?.run()?,
         known => known.unwrap_or_default(),
     };
     let config = EngineConfig { kv_gate: gate.clone(), ..args.limits.config(&args.load, &opened.spec) };
