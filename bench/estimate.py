@@ -105,8 +105,9 @@ class Watch(threading.Thread):
 @contextlib.contextmanager
 def server(args: argparse.Namespace, model: Path, options: list[str]):
     port = free_port()
+    # Nothing else is to take memory: no measurement of precisions, no pages on their way to disk.
     command = [args.lichen, "serve", "--port", str(port), "--model", str(model), "--name", "bench",
-               "--access-log", "off", *options]
+               "--access-log", "off", "--kv-gate", "off", "--spill-budget", "0", *options]
     address = f"http://127.0.0.1:{port}"
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
