@@ -19,11 +19,12 @@ pub trait Executor: Send {
     /// Size of the vocabulary: the length of one row of logits.
     fn vocab(&self) -> usize;
 
-    /// Runs one step and returns the logits of the batch's output rows, `[outputs, vocab]`.
+    /// Runs one step and makes `logits` those of the batch's output rows, `[outputs, vocab]`. Callers hand in the same
+    /// vector in every step, so that its space is used again; what it holds doesn't matter.
     ///
     /// # Errors
-    /// If the batch is malformed or the device fails; the state of its sequences is then undefined.
-    fn run(&mut self, batch: &Batch) -> Result<Vec<f32>, ExecutorError>;
+    /// If the batch is malformed or the device fails; the state of its sequences, and `logits`, are then undefined.
+    fn run(&mut self, batch: &Batch, logits: &mut Vec<f32>) -> Result<(), ExecutorError>;
 
     /// Runs one step and returns the final hidden states of the batch's output rows, `[outputs, width]`: what the
     /// logits are made of. For embeddings.
@@ -69,8 +70,8 @@ pub trait Executor: Send {
     }
 
     /// The pages of a sequence, in order.
-    fn sequence_pages(&self, _sequence: u64) -> Vec<PageId> {
-        Vec::new()
+    fn sequence_pages(&self, _sequence: u64) -> &[PageId] {
+        &[]
     }
 
     /// Bytes of one page in this precision, exactly; 0 if the backend has no such pages.
@@ -127,8 +128,9 @@ impl<W: Weights + Send> Executor for Reference<W> {
         self.plan().vocab
     }
 
-    fn run(&mut self, batch: &Batch) -> Result<Vec<f32>, ExecutorError> {
-        Reference::run(self, batch).map_err(|error| ExecutorError(error.to_string()))
+    fn run(&mut self, batch: &Batch, logits: &mut Vec<f32>) -> Result<(), ExecutorError> {
+        *logits = Reference::run(self, batch).map_err(|error| ExecutorError(error.to_string()))?;
+        Ok(())
     }
 
     fn drop_sequence(&mut self, sequence: u64) {

@@ -58,8 +58,8 @@ impl Executor for Recorder {
         self.inner.vocab()
     }
 
-    fn run(&mut self, batch: &Batch) -> Result<Vec<f32>, ExecutorError> {
-        let logits = self.inner.run(batch)?;
+    fn run(&mut self, batch: &Batch, logits: &mut Vec<f32>) -> Result<(), ExecutorError> {
+        self.inner.run(batch, logits)?;
         let span = &batch.sequences[0];
         let (tokens, kv_bytes) = (batch.tokens.clone(), self.inner.kv_bytes());
         self.steps.lock().unwrap().push(Recorded {
@@ -78,7 +78,7 @@ impl Executor for Recorder {
             }
             std::thread::sleep(Duration::from_millis(50));
         }
-        Ok(logits)
+        Ok(())
     }
 
     fn drop_sequence(&mut self, sequence: u64) {
@@ -109,7 +109,7 @@ impl Executor for Recorder {
         self.inner.users(page)
     }
 
-    fn sequence_pages(&self, sequence: u64) -> Vec<PageId> {
+    fn sequence_pages(&self, sequence: u64) -> &[PageId] {
         self.inner.sequence_pages(sequence)
     }
 
@@ -274,7 +274,9 @@ fn plain_logits(plain: &mut CpuExecutor, step: &Recorded) -> Vec<f32> {
     let mut batch = Batch::default();
     batch.push(0, step.past, &step.tokens, false);
     batch.outputs.truncate(usize::from(!step.logits.is_empty()));
-    plain.run(&batch).unwrap()
+    let mut logits = Vec::new();
+    plain.run(&batch, &mut logits).unwrap();
+    logits
 }
 
 fn within_budget(divergences: &[f64], precision: KvPrecision) {

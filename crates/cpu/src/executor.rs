@@ -3,27 +3,40 @@
 #![expect(unsafe_code, reason = "attention tasks write disjoint parts of one buffer")]
 
 use crate::activation::{Activation, BLOCK};
-use crate::attention::{self, HeadPages, Query, ROWS, Scoring, Task};
+use crate::attention::{self, HeadPages, Query, ROWS, Scoring};
 use crate::config::{CpuConfig, CpuError, Numerics};
+use crate::footprint;
 use crate::kv::{Converter, Kv, Layout};
-use crate::linear::{Input, Matrix, Multiplier, Scratch, Weight};
+use crate::linear::{self, Input, Matrix, Multiplier, Weight};
 use crate::math;
 use crate::reads::ReadObserver;
 use crate::table::{self, Kernels};
 use crate::team::{Parts, Team};
 use lichen_backend::{Executor, ExecutorError, KvPrecision, PageError, PageId, PageSet};
-use lichen_op::{Batch, BufferId, Op, Plan, Projection, Rows, Span, WeightId};
-use std::sync::{Arc, Mutex};
+use lichen_op::{Batch, BufferId, Op, Plan, Projection, Rows, WeightId};
+use smallvec::SmallVec;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Projections of one input that need no space on the heap: queries, keys and values, or gate and up.
+const PROJECTIONS: usize = 4;
 
 /// A plan, its weights where the file has them, and the KV of its sequences.
+///
+/// A step uses the space of the steps before it: once a step of its size has been run it allocates nothing but pages.
 pub struct CpuExecutor {
     plan: Plan,
     weights: Vec<Weight>,
+    /// Norms and biases, decoded; empty for matrices.
+    vectors: Vec<Vec<f32>>,
     kv: Kv,
     team: Arc<Team>,
     kernels: &'static Kernels,
     config: CpuConfig,
-    scratch: Vec<Mutex<Scratch>>,
+    /// What each thread needs for itself.
+    linear_scratch: Vec<Mutex<linear::Scratch>>,
+    attention_scratch: Vec<Mutex<attention::Scratch>>,
+    linear_tasks: Vec<linear::Task>,
+    attention_tasks: Vec<attention::Task>,
     buffers: Vec<Vec<f32>>,
     quantised: Vec<Activation>,
     ropes: Vec<Vec<f32>>,
@@ -58,8 +71,12 @@ impl CpuExecutor {
             Numerics::Float32 => KvPrecision::F32,
         };
         Ok(Self {
+            vectors: vectors(&plan, &weights),
             kv: Kv::new(Layout::new(&plan.kv), precision),
-            scratch: (0..team.threads()).map(|_| Mutex::default()).collect(),
+            linear_scratch: (0..team.threads()).map(|_| Mutex::default()).collect(),
+            attention_scratch: (0..team.threads()).map(|_| Mutex::default()).collect(),
+            linear_tasks: Vec::new(),
+            attention_tasks: Vec::new(),
             buffers: vec![Vec::new(); plan.buffers.len()],
             ropes: vec![Vec::new(); plan.ropes.len()],
             quantised: Vec::new(),
@@ -107,10 +124,12 @@ impl CpuExecutor {
         Ok(())
     }
 
-    fn vector(&self, weight: WeightId) -> Vec<f32> {
-        let mut values = vec![0.0; self.plan.weights[weight.0].row_len()];
-        self.weights[weight.0].decode_row(0, &mut values);
-        values
+    /// Exchanges the caller's logits and the buffer of the plan, so that there is one of them and nothing is copied.
+    fn exchange(&mut self, logits: &mut Vec<f32>) {
+        match self.plan.steps.last() {
+            Some(Op::Logits { out, .. }) => std::mem::swap(logits, &mut self.buffers[out.0]),
+            _ => logits.clear(),
+        }
     }
 
     fn width(&self, buffer: BufferId) -> usize {
@@ -169,46 +188,48 @@ impl CpuExecutor {
     }
 
     fn norm(&mut self, x: BufferId, weight: WeightId, eps: f32, out: BufferId) {
-        let weight = self.vector(weight);
         let mut rows = self.take(out);
         if x != out {
             rows.copy_from_slice(&self.buffers[x.0]);
         }
-        let norm = self.kernels.rms_norm;
-        self.team.rows(&mut rows, weight.len(), |_, row| norm(row, &weight, eps));
+        let (norm, weight) = (self.kernels.rms_norm, &self.vectors[weight.0]);
+        self.team.rows(&mut rows, weight.len(), |_, row| norm(row, weight, eps));
         self.buffers[out.0] = rows;
     }
 
     fn linear(&mut self, input: BufferId, projections: &[Projection]) {
         let width = self.width(input);
         let rows = self.take(input);
-        let mut outs: Vec<Vec<f32>> = projections.iter().map(|p| self.take(p.out)).collect();
-        let biases: Vec<Option<Vec<f32>>> = projections
-            .iter()
-            .map(|p| p.bias.map(|bias| self.vector(bias)[p.row_range.clone()].to_vec()))
-            .collect();
+        let mut outs: SmallVec<[Vec<f32>; PROJECTIONS]> =
+            projections.iter().map(|p| self.take(p.out)).collect();
         let mut quantised = std::mem::take(&mut self.quantised);
+        let mut tasks = std::mem::take(&mut self.linear_tasks);
         let multiplier = Multiplier {
             team: &self.team,
             kernels: self.kernels,
-            scratch: &self.scratch,
+            scratch: &self.linear_scratch,
             exact: self.config.numerics == Numerics::Float32,
             observer: self.observer.as_deref(),
         };
-        quantised.resize_with(rows.len() / width, Activation::default);
-        if projections.iter().any(|p| multiplier.row(&self.weights[p.weight.0]).is_some()) {
-            self.quantise(&rows, width, &mut quantised);
+        let count = rows.len() / width;
+        if quantised.len() < count {
+            quantised.resize_with(count, Activation::default);
         }
-        let matrices = projections.iter().zip(&mut outs).zip(biases);
-        let mut matrices: Vec<Matrix<'_>> = matrices
-            .map(|((p, out), bias)| Matrix {
+        if projections.iter().any(|p| multiplier.row(&self.weights[p.weight.0]).is_some()) {
+            self.quantise(&rows, width, &mut quantised[..count]);
+        }
+        let matrices = projections.iter().zip(&mut outs);
+        let matrices: SmallVec<[Matrix<'_>; PROJECTIONS]> = matrices
+            .map(|(p, out)| Matrix {
                 weight: &self.weights[p.weight.0],
                 range: p.row_range.clone(),
-                bias,
-                out,
+                bias: p.bias.map(|bias| &self.vectors[bias.0][p.row_range.clone()]),
+                out: Parts::new(out),
             })
             .collect();
-        multiplier.run(&Input { rows: &rows, width, quantised: &quantised }, &mut matrices);
+        multiplier.run(&Input { rows: &rows, width, quantised: &quantised[..count] }, &matrices, &mut tasks);
+        drop(matrices);
+        self.linear_tasks = tasks;
         self.quantised = quantised;
         self.buffers[input.0] = rows;
         for (p, out) in projections.iter().zip(outs) {
@@ -219,23 +240,19 @@ impl CpuExecutor {
     fn quantise(&self, rows: &[f32], width: usize, quantised: &mut [Activation]) {
         debug_assert!(width.is_multiple_of(BLOCK), "quantised rows are whole blocks");
         let quantise = self.kernels.quantise;
-        let slots: Vec<Mutex<&mut Activation>> = quantised.iter_mut().map(Mutex::new).collect();
-        self.team.run(slots.len(), |row, _| {
-            let mut slot = slots[row].lock().expect("each slot is locked once");
-            quantise(&mut slot, &rows[row * width..][..width]);
-        });
+        self.team.rows(quantised, 1, |row, slot| quantise(&mut slot[0], &rows[row * width..][..width]));
     }
 
     fn rotate(&mut self, buffer: BufferId, norm: Option<WeightId>, eps: f32, rope: usize, head_dim: usize) {
-        let norm = norm.map(|norm| self.vector(norm));
         let width = self.width(buffer);
         let mut rows = self.take(buffer);
+        let norm = norm.map(|norm| &self.vectors[norm.0]);
         let (rope, table, rms_norm) = (&self.plan.ropes[rope], &self.ropes[rope], self.kernels.rms_norm);
         let row_len = 2 * rope.inverse_frequencies.len();
         self.team.rows(&mut rows, width, |row, values| {
             let table = &table[row * row_len..][..row_len];
             for head in values.chunks_exact_mut(head_dim) {
-                if let Some(norm) = &norm {
+                if let Some(norm) = norm {
                     rms_norm(head, norm, eps);
                 }
                 math::rotate(rope, head, table);
@@ -269,38 +286,39 @@ impl CpuExecutor {
         let (kv_heads, head_dim) = (self.kv.layout().kv_heads(layer), shape.head_dim);
         let group = width / head_dim / kv_heads;
         let mut result = self.take(out);
-        let rows = &self.buffers[q.0];
-        let tasks = attention::tasks(&batch.sequences, kv_heads, group);
-        let heads =
-            |span: &Span| (0..kv_heads).map(|head| self.kv.heads(span.sequence, layer, head)).collect();
-        let heads: Vec<Vec<_>> = batch.sequences.iter().map(heads).collect();
-        let parts = Parts::new(&mut result);
-        let attend = self.kernels.attend;
-        self.team.run(tasks.len(), |task, _| {
-            let Task { span, kv_head, queries } = &tasks[task];
-            let pages = HeadPages { pages: &heads[*span][*kv_head], shape };
+        let mut tasks = std::mem::take(&mut self.attention_tasks);
+        attention::share_out(&batch.sequences, kv_heads, group, &mut tasks);
+        let (rows, parts, attend) = (&self.buffers[q.0], Parts::new(&mut result), self.kernels.attend);
+        self.team.run(tasks.len(), |task, thread| {
+            let attention::Task { span, kv_head, queries } = &tasks[task];
             let span = &batch.sequences[*span];
-            let place_of = |query: usize| {
+            let pages = self.kv.sequence_pages(span.sequence);
+            let page = |index: usize| self.kv.head(pages[index], layer, *kv_head);
+            let pages = HeadPages { page: &page, shape };
+            // Where a query head is, and where its result goes.
+            let place = |query: usize| {
                 let (token, head) = (query / group, kv_head * group + query % group);
-                (span.past + token, (span.first + token) * width + head * head_dim)
+                (span.first + token) * width + head * head_dim
             };
-            let mut scratch = attention::Scratch::new(shape);
+            let query = |query: usize| {
+                let index = span.past + query / group;
+                let from = window.map_or(0, |window| (index + 1).saturating_sub(window as usize));
+                Query { values: &rows[place(query)..][..head_dim], from, to: index + 1 }
+            };
+            let scratch = &self.attention_scratch[thread];
+            let mut scratch = scratch.lock().unwrap_or_else(PoisonError::into_inner);
             for start in queries.clone().step_by(ROWS) {
                 let chosen = start..queries.end.min(start + ROWS);
-                let places = chosen.map(place_of).collect::<Vec<_>>();
-                let query = |&(index, at): &(usize, usize)| {
-                    let from = window.map_or(0, |window| (index + 1).saturating_sub(window as usize));
-                    Query { values: &rows[at..at + head_dim], from, to: index + 1 }
-                };
-                let queries: Vec<Query<'_>> = places.iter().map(query).collect();
-                attend(&queries, pages, scoring, &mut scratch);
-                for ((_, at), sums) in places.iter().zip(scratch.out.chunks_exact(shape.stride)) {
+                let together: SmallVec<[Query<'_>; ROWS]> = chosen.clone().map(query).collect();
+                attend(&together, pages, scoring, &mut scratch);
+                for (query, sums) in chosen.zip(scratch.out.chunks_exact(shape.stride)) {
                     // SAFETY: each query head of each token belongs to one task.
-                    let out = unsafe { parts.slice(*at, head_dim) };
+                    let out = unsafe { parts.slice(place(query), head_dim) };
                     out.copy_from_slice(&sums[..head_dim]);
                 }
             }
         });
+        self.attention_tasks = tasks;
         self.buffers[out.0] = result;
     }
 
@@ -338,6 +356,16 @@ impl CpuExecutor {
     }
 }
 
+/// Norms and biases, which every step reads, in single precision.
+fn vectors(plan: &Plan, weights: &[Weight]) -> Vec<Vec<f32>> {
+    let mut vectors = vec![Vec::new(); weights.len()];
+    for WeightId(id) in footprint::vectors(plan) {
+        vectors[id].resize(plan.weights[id].row_len(), 0.0);
+        weights[id].decode_row(0, &mut vectors[id]);
+    }
+    vectors
+}
+
 fn failed(error: PageError) -> ExecutorError {
     ExecutorError(error.to_string())
 }
@@ -347,18 +375,16 @@ impl Executor for CpuExecutor {
         self.plan.vocab
     }
 
-    fn run(&mut self, batch: &Batch) -> Result<Vec<f32>, ExecutorError> {
+    fn run(&mut self, batch: &Batch, logits: &mut Vec<f32>) -> Result<(), ExecutorError> {
+        self.exchange(logits);
         self.prepare(batch)?;
         let steps = std::mem::take(&mut self.plan.steps);
         for op in &steps {
             self.step(op, batch);
         }
-        let logits = match steps.last() {
-            Some(Op::Logits { out, .. }) => self.take(*out),
-            _ => Vec::new(),
-        };
         self.plan.steps = steps;
-        Ok(logits)
+        self.exchange(logits);
+        Ok(())
     }
 
     fn hidden(&mut self, batch: &Batch) -> Result<Vec<f32>, ExecutorError> {
@@ -399,8 +425,8 @@ impl Executor for CpuExecutor {
         self.kv.users(page)
     }
 
-    fn sequence_pages(&self, sequence: u64) -> Vec<PageId> {
-        self.kv.sequence_pages(sequence).to_vec()
+    fn sequence_pages(&self, sequence: u64) -> &[PageId] {
+        self.kv.sequence_pages(sequence)
     }
 
     fn page_bytes(&self, precision: KvPrecision) -> u64 {

@@ -1,10 +1,26 @@
 //! What an executor allocates besides pages of keys and values.
 
 use crate::activation::{Activation, BLOCK};
-use lichen_op::{Op, Plan};
+use lichen_op::{Op, Plan, WeightId};
+use std::collections::BTreeSet;
 
-/// Bytes that a step of so many tokens and rows of logits allocates: buffers of the plan, inputs of matrices in 8 bits,
-/// and the tables of the rotary embeddings. What threads keep for themselves is a few KiB and left out.
+/// The weights that are vectors, norms and biases: an executor keeps them decoded.
+pub(crate) fn vectors(plan: &Plan) -> BTreeSet<WeightId> {
+    let mut vectors = BTreeSet::new();
+    for step in &plan.steps {
+        match step {
+            Op::RmsNorm { weight, .. } => vectors.extend([*weight]),
+            Op::RopeAppend { q_norm, k_norm, .. } => vectors.extend([*q_norm, *k_norm].into_iter().flatten()),
+            Op::Linear { projections, .. } => vectors.extend(projections.iter().filter_map(|p| p.bias)),
+            _ => {}
+        }
+    }
+    vectors
+}
+
+/// Bytes that steps of so many tokens and rows of logits need: buffers of the plan, inputs of matrices in 8 bits, the
+/// tables of the rotary embeddings, and norms and biases in single precision. What threads keep for themselves is a few
+/// KiB and left out.
 pub fn scratch_bytes(plan: &Plan, tokens: usize, outputs: usize) -> u64 {
     let inputs = plan.steps.iter().filter_map(|step| match step {
         Op::Linear { input, .. } => Some(plan.buffers[input.0].width),
@@ -14,7 +30,9 @@ pub fn scratch_bytes(plan: &Plan, tokens: usize, outputs: usize) -> u64 {
     let quantised = size_of::<Activation>() + inputs.max().unwrap_or(0).div_ceil(BLOCK) * BLOCK_BYTES;
     let angles: usize = plan.ropes.iter().map(|rope| 2 * rope.inverse_frequencies.len()).sum();
     let row = quantised + angles * size_of::<f32>();
-    (plan.scratch_bytes(tokens, outputs) as u64).saturating_add(tokens as u64 * row as u64)
+    let vectors: usize = vectors(plan).into_iter().map(|id| plan.weights[id.0].row_len()).sum();
+    let fixed = (vectors * size_of::<f32>()) as u64;
+    (plan.scratch_bytes(tokens, outputs) as u64).saturating_add(fixed + tokens as u64 * row as u64)
 }
 
 /// Bytes of 32 activations: quants, their scale, two sums of integers and two of floats.

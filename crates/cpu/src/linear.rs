@@ -56,8 +56,8 @@ pub(crate) struct Scratch {
 pub(crate) struct Matrix<'m> {
     pub(crate) weight: &'m Weight,
     pub(crate) range: Range<usize>,
-    pub(crate) bias: Option<Vec<f32>>,
-    pub(crate) out: &'m mut [f32],
+    pub(crate) bias: Option<&'m [f32]>,
+    pub(crate) out: Parts<'m, f32>,
 }
 
 /// The input of a linear op: rows of `width` values, and their quantised form if any matrix needs it.
@@ -79,7 +79,7 @@ pub(crate) struct Multiplier<'t> {
 }
 
 /// A run of rows of one matrix.
-struct Task {
+pub(crate) struct Task {
     matrix: usize,
     rows: Range<usize>,
     /// The same for neighbours in one matrix of at most [`SCAN_BYTES`] together.
@@ -92,25 +92,22 @@ impl Multiplier<'_> {
         if self.exact { None } else { crate::table::row(weight.dtype, self.kernels.isa) }
     }
 
-    /// `out[row] = weight[range] input[row] + bias` for all matrices in one parallel region.
-    pub(crate) fn run(&self, input: &Input<'_>, matrices: &mut [Matrix<'_>]) {
+    /// `out[row] = weight[range] input[row] + bias` for all matrices in one parallel region; `tasks` is space for its
+    /// tasks.
+    pub(crate) fn run(&self, input: &Input<'_>, matrices: &[Matrix<'_>], tasks: &mut Vec<Task>) {
         // A chunk in the middle of a prompt has no outputs, and then no logits.
         if input.rows.is_empty() {
             return;
         }
-        let tasks = self.tasks(input, matrices);
-        let (outs, matrices): (Vec<_>, Vec<_>) = matrices
-            .iter_mut()
-            .map(|m| (Parts::new(m.out), (m.weight, m.range.clone(), m.bias.as_deref())))
-            .unzip();
+        self.share_out(input, matrices, tasks);
         let work = |Task { matrix, rows, .. }: &Task, thread: usize| {
-            let (weight, range, bias) = &matrices[*matrix];
+            let Matrix { weight, range, bias, out } = &matrices[*matrix];
             let mut scratch = self.scratch[thread].lock().unwrap_or_else(PoisonError::into_inner);
             let source = Source { weight, first: range.start, width: input.width };
             let out_width = range.len();
             let write = |row: usize, from: usize, values: &[f32]| {
                 // SAFETY: tasks cover disjoint rows of weights, that is disjoint columns of the output.
-                let out = unsafe { outs[*matrix].slice(row * out_width + from, values.len()) };
+                let out = unsafe { out.slice(row * out_width + from, values.len()) };
                 out.copy_from_slice(values);
                 if let Some(bias) = bias {
                     out.iter_mut().zip(&bias[from..]).for_each(|(out, bias)| *out += bias);
@@ -137,15 +134,15 @@ impl Multiplier<'_> {
             return self.team.run(tasks.len(), |task, thread| work(&tasks[task], thread));
         };
         for part in tasks.chunk_by(|a, b| a.part == b.part) {
-            let (weight, range, _) = &matrices[part[0].matrix];
+            let Matrix { weight, range, .. } = &matrices[part[0].matrix];
             let source = Source { weight, first: range.start, width: input.width };
             observer.scan(source.bytes(&(part[0].rows.start..part[part.len() - 1].rows.end)));
             self.team.run(part.len(), |task, thread| work(&part[task], thread));
         }
     }
 
-    fn tasks(&self, input: &Input<'_>, matrices: &[Matrix<'_>]) -> Vec<Task> {
-        let mut tasks = Vec::new();
+    fn share_out(&self, input: &Input<'_>, matrices: &[Matrix<'_>], tasks: &mut Vec<Task>) {
+        tasks.clear();
         for (matrix, m) in matrices.iter().enumerate() {
             let rows = m.range.len();
             let row_bytes = m.weight.row_bytes(input.width).max(1);
@@ -160,7 +157,6 @@ impl Multiplier<'_> {
             };
             tasks.extend(starts.map(task));
         }
-        tasks
     }
 }
 

@@ -132,8 +132,8 @@ impl Team {
         }
     }
 
-    /// Calls `work(row, part, thread)` for each part of `width` values of `data`.
-    pub fn rows(&self, data: &mut [f32], width: usize, work: impl Fn(usize, &mut [f32]) + Sync) {
+    /// Calls `work(row, part)` for each part of `width` values of `data`.
+    pub fn rows<T: Send>(&self, data: &mut [T], width: usize, work: impl Fn(usize, &mut [T]) + Sync) {
         let rows = data.len() / width.max(1);
         let parts = Parts::new(data);
         self.run(rows, |row, _| {
@@ -226,17 +226,18 @@ impl Shared {
 }
 
 /// A slice of which threads write disjoint parts.
-pub(crate) struct Parts<'d> {
-    data: *mut f32,
+pub(crate) struct Parts<'d, T> {
+    data: *mut T,
     len: usize,
-    owner: PhantomData<&'d mut [f32]>,
+    owner: PhantomData<&'d mut [T]>,
 }
 
-// SAFETY: parts are given out by an unsafe method whose caller vouches that they are disjoint.
-unsafe impl Sync for Parts<'_> {}
+// SAFETY: parts are given out by an unsafe method whose caller vouches that they are disjoint, so that each value is
+// seen by one thread at a time.
+unsafe impl<T: Send> Sync for Parts<'_, T> {}
 
-impl<'d> Parts<'d> {
-    pub(crate) fn new(data: &'d mut [f32]) -> Self {
+impl<'d, T> Parts<'d, T> {
+    pub(crate) fn new(data: &'d mut [T]) -> Self {
         Self { data: data.as_mut_ptr(), len: data.len(), owner: PhantomData }
     }
 
@@ -245,7 +246,7 @@ impl<'d> Parts<'d> {
     /// # Safety
     /// No two live parts may overlap.
     #[expect(clippy::mut_from_ref, reason = "that is what it is for; the caller keeps parts apart")]
-    pub(crate) unsafe fn slice(&self, start: usize, len: usize) -> &mut [f32] {
+    pub(crate) unsafe fn slice(&self, start: usize, len: usize) -> &mut [T] {
         assert!(start <= self.len && len <= self.len - start, "part {start}+{len} of {}", self.len);
         // SAFETY: within the slice, which is borrowed mutably for our lifetime; disjoint by the caller's word.
         unsafe { std::slice::from_raw_parts_mut(self.data.add(start), len) }

@@ -30,13 +30,20 @@ fn tokens(executor: &CpuExecutor, count: usize) -> Vec<u32> {
     (0..count as u32).map(|i| (i * i * 7 + i * 3 + 1) % vocab).collect()
 }
 
+/// The logits of one step.
+fn step(executor: &mut CpuExecutor, batch: &Batch) -> Vec<f32> {
+    let mut logits = Vec::new();
+    executor.run(batch, &mut logits).unwrap();
+    logits
+}
+
 /// Logits of tokens `past..past + tokens.len()`, in steps of at most `chunk`.
 fn run(executor: &mut CpuExecutor, sequence: u64, past: usize, tokens: &[u32], chunk: usize) -> Vec<f32> {
     let mut logits = Vec::new();
     for (index, part) in tokens.chunks(chunk).enumerate() {
         let mut batch = Batch::default();
         batch.push(sequence, past + index * chunk, part, true);
-        logits.extend(executor.run(&batch).unwrap());
+        logits.extend(step(executor, &batch));
     }
     logits
 }
@@ -67,7 +74,7 @@ fn requantising_in_the_middle_of_a_generation_saves_what_was_predicted_and_stays
         let budgets = [1e-4, 4e-3, 8e-3];
         for (sequence, (precision, budget)) in (1..).zip(SEALED.into_iter().zip(budgets)) {
             run(&mut executor, sequence, 0, &tokens[..260], 16);
-            let (before, pages) = (executor.kv_bytes(), executor.sequence_pages(sequence));
+            let (before, pages) = (executor.kv_bytes(), executor.sequence_pages(sequence).to_vec());
             let given_back = executor.requantise(PageSet::Sequence(sequence), precision).unwrap();
             // Of five pages the first, the newest full one and the open one stay as they are.
             let saved = executor.page_bytes(KvPrecision::F16) - executor.page_bytes(precision);
@@ -157,7 +164,7 @@ fn pages_survive_a_trip_through_bytes() {
         run(&mut first, 0, 0, &tokens[..290], 64);
         let mut second = executor(family, None);
         let mut moved = Vec::new();
-        for page in first.sequence_pages(0) {
+        for &page in first.sequence_pages(0) {
             let (precision, bytes) = first.export_page(page).unwrap();
             assert_eq!(bytes.len() as u64, first.page_bytes(precision));
             moved.push(second.import_page(precision, &bytes).unwrap());

@@ -81,6 +81,13 @@ fn executor(case: &Case, config: CpuConfig) -> CpuExecutor {
     CpuExecutor::new(plan, weights, config).unwrap()
 }
 
+/// The logits of one step.
+fn step(executor: &mut CpuExecutor, batch: &Batch) -> Vec<f32> {
+    let mut logits = Vec::new();
+    executor.run(batch, &mut logits).unwrap();
+    logits
+}
+
 /// Logits of all rows, `[tokens, vocab]`, in steps of `chunk`.
 fn run(executor: &mut CpuExecutor, sequence: u64, tokens: &[u32], chunk: usize) -> Vec<f32> {
     let mut logits = Vec::new();
@@ -88,7 +95,7 @@ fn run(executor: &mut CpuExecutor, sequence: u64, tokens: &[u32], chunk: usize) 
     for part in tokens.chunks(chunk) {
         let mut batch = Batch::default();
         batch.push(sequence, past, part, true);
-        logits.extend(executor.run(&batch).unwrap());
+        logits.extend(step(executor, &batch));
         past += part.len();
     }
     logits
@@ -165,7 +172,7 @@ fn neither_chunks_nor_threads_nor_neighbours_change_a_bit() {
                 batch.push(2, 0, &case.tokens[3..9], true);
                 batch.push(3, 0, &case.tokens, true);
                 batch.push(4, 0, &case.tokens[..1], true);
-                let together = more.run(&batch).unwrap();
+                let together = step(&mut more, &batch);
                 assert_eq!(
                     &together[6 * case.vocab..][..whole.len()],
                     whole,
@@ -187,10 +194,10 @@ fn a_chunk_in_the_middle_of_a_prompt_needs_no_logits() {
         let mut batch = Batch::default();
         batch.push(0, 0, first, false);
         batch.outputs.clear();
-        assert!(chunked.run(&batch).unwrap().is_empty());
+        assert!(step(&mut chunked, &batch).is_empty());
         let mut batch = Batch::default();
         batch.push(0, first.len(), rest, true);
-        let logits = chunked.run(&batch).unwrap();
+        let logits = step(&mut chunked, &batch);
         assert_eq!(logits, &whole[first.len() * case.vocab..], "{} {}", case.family, case.dtype);
     }
 }
@@ -229,12 +236,12 @@ fn a_shared_prefix_is_as_good_as_a_cold_one_and_stays_as_it_was() {
             assert_eq!(executor.users(pages[0]), 1);
             let mut diverging = Batch::default();
             diverging.push(sequence, cut, &other[cut..], true);
-            executor.run(&diverging).unwrap();
+            step(&mut executor, &diverging);
             executor.drop_sequence(sequence);
             executor.adopt(sequence, &pages, cut);
             let mut same = Batch::default();
             same.push(sequence, cut, &tokens[cut..], true);
-            let warm = executor.run(&same).unwrap();
+            let warm = step(&mut executor, &same);
             assert_eq!(warm, cold[cut * case.vocab..], "{} {} from {cut}", case.family, case.dtype);
             executor.drop_sequence(sequence);
         }

@@ -80,13 +80,20 @@ impl Real {
     }
 }
 
+/// The logits of one step.
+fn step(executor: &mut CpuExecutor, batch: &Batch) -> Vec<f32> {
+    let mut logits = Vec::new();
+    executor.run(batch, &mut logits).unwrap();
+    logits
+}
+
 /// Logits of all rows, `[tokens, vocab]`, in steps of `chunk`.
 fn run(executor: &mut CpuExecutor, sequence: u64, tokens: &[u32], chunk: usize) -> Vec<f32> {
     let mut logits = Vec::new();
     for (index, part) in tokens.chunks(chunk).enumerate() {
         let mut batch = Batch::default();
         batch.push(sequence, index * chunk, part, true);
-        logits.extend(executor.run(&batch).unwrap());
+        logits.extend(step(executor, &batch));
     }
     logits
 }
@@ -144,7 +151,7 @@ fn continues_as_recorded(name: &str, real: &Real, executor: &mut CpuExecutor) {
             batch.push(1 + index as u64, past[index], tokens, false);
             past[index] += tokens.len();
         }
-        let logits = executor.run(&batch).unwrap();
+        let logits = step(executor, &batch);
         for (index, row) in logits.chunks_exact(executor.vocab()).enumerate() {
             let token = argmax(row);
             found[index].push(token);
@@ -263,7 +270,7 @@ fn divergences(real: &Real, precisions: &[KvPrecision]) -> Vec<f64> {
             executor.set_kv_precision(*precision);
             let mut batch = Batch::default();
             batch.push(sequence, index * STEP, part, true);
-            logits.push(executor.run(&batch).unwrap());
+            logits.push(step(&mut executor, &batch));
         }
         // Of three full pages before a step the second is sealed.
         let sealed = index >= 3;

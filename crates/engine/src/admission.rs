@@ -199,7 +199,7 @@ impl Worker<'_> {
                     let next = self.sequences[&id].tokens().len() + 1;
                     self.set_promised(id, next);
                 }
-                self.pause(parked);
+                self.pause(&parked);
                 self.settle(0);
             }
         }

@@ -127,7 +127,9 @@ impl Steps<'_> {
         }
         let mut batch = Batch::default();
         batch.push(SEQUENCE, past, tokens, compared);
-        Ok(self.executor.run(&batch)?)
+        let mut logits = Vec::new();
+        self.executor.run(&batch, &mut logits)?;
+        Ok(logits)
     }
 
     /// The logits of the compared tokens, some rows at a time.

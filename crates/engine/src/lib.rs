@@ -16,7 +16,7 @@ mod worker;
 pub use gate::{KvGate, divergence};
 pub use memory::{Enlisted, Governor, GovernorConfig, GovernorError, MemoryReport, Reliever, RungReport};
 pub use pressure::FINE_PAGES;
-pub use sampler::Sampler;
+pub use sampler::{Sampler, SamplerScratch};
 pub use session::{ImportError, Imported, KeptSession, SessionState};
 pub use spill::{ColdTier, LeavingPage, TakePage};
 

@@ -47,7 +47,7 @@ impl Worker<'_> {
         if effects.park {
             let running = effects.concurrency.of(self.config.max_running);
             let parked = self.scheduler.park(running);
-            self.pause(parked);
+            self.pause(&parked);
         }
     }
 
@@ -140,8 +140,8 @@ impl Worker<'_> {
             return;
         }
         for work in work {
-            let sizes =
-                self.executor.sequence_pages(work.id).into_iter().map(|page| self.executor.page_size(page));
+            let pages = self.executor.sequence_pages(work.id).iter();
+            let sizes = pages.map(|&page| self.executor.page_size(page));
             let least = sizes.min().unwrap_or(usual);
             let of_size = |precision: &KvPrecision| self.page_bytes(*precision) == least;
             let reduced = KvPrecision::ALL.into_iter().find(of_size).filter(|_| least < usual);
@@ -207,7 +207,7 @@ impl Worker<'_> {
         for &id in &parked {
             self.executor.drop_sequence(id);
         }
-        self.pause(parked);
+        self.pause(&parked);
         before.saturating_sub(self.executor.kv_bytes())
     }
 
@@ -231,8 +231,8 @@ impl Worker<'_> {
             let sealed = |id: u64| {
                 let pages = self.executor.sequence_pages(id);
                 let inner = pages.len().saturating_sub(FINE_PAGES);
-                let surplus = |page| self.executor.page_size(page).saturating_sub(small);
-                pages.into_iter().skip(1).take(inner).map(surplus).sum::<u64>()
+                let surplus = |&page| self.executor.page_size(page).saturating_sub(small);
+                pages.iter().skip(1).take(inner).map(surplus).sum::<u64>()
             };
             yields.insert(Rung::RequantiseActive, self.scheduler.running().map(sealed).sum());
         }

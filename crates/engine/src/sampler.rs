@@ -8,6 +8,16 @@ use std::hash::{BuildHasher, RandomState};
 /// Tokens looked at first when the nucleus is searched; most nuclei are smaller, whatever the vocabulary.
 const FIRST_LOOK: usize = 256;
 
+/// Space to choose a token in. The sequences of an engine share it, since it is as large as the vocabulary.
+#[derive(Debug, Default)]
+pub struct SamplerScratch {
+    candidates: Vec<(u32, f32)>,
+    /// How often each token has occurred.
+    counts: HashMap<u32, f32>,
+    /// Logits before anything adjusts them, if somebody asked for log-probabilities.
+    raw: Vec<f32>,
+}
+
 /// Chooses tokens for one sequence. The same seed and logits give the same tokens.
 #[derive(Debug, Clone)]
 pub struct Sampler {
@@ -32,7 +42,7 @@ impl Sampler {
     }
 
     /// Applies bias and penalties. What comes after, a constraint for example, has the last word.
-    pub fn adjust(&self, logits: &mut [f32]) {
+    pub fn adjust(&self, logits: &mut [f32], scratch: &mut SamplerScratch) {
         let Sampling { repetition_penalty, presence_penalty, frequency_penalty, .. } = self.sampling;
         for &(token, bias) in &self.sampling.logit_bias {
             if let Some(logit) = logits.get_mut(token as usize) {
@@ -42,11 +52,12 @@ impl Sampler {
         if repetition_penalty == 1.0 && presence_penalty == 0.0 && frequency_penalty == 0.0 {
             return;
         }
-        let mut counts: HashMap<u32, f32> = HashMap::new();
+        let counts = &mut scratch.counts;
+        counts.clear();
         for &token in &self.recent {
             *counts.entry(token).or_default() += 1.0;
         }
-        for (token, count) in counts {
+        for (&token, &count) in &*counts {
             let Some(logit) = logits.get_mut(token as usize) else { continue };
             *logit = if *logit > 0.0 { *logit / repetition_penalty } else { *logit * repetition_penalty };
             *logit -= presence_penalty + frequency_penalty * count;
@@ -54,28 +65,29 @@ impl Sampler {
     }
 
     /// The next token. Not-a-number counts as impossible.
-    pub fn pick(&mut self, logits: &[f32]) -> u32 {
+    pub fn pick(&mut self, logits: &[f32], scratch: &mut SamplerScratch) -> u32 {
         let best = most_likely(logits);
         if self.sampling.temperature <= 0.0 {
             return best;
         }
-        let candidates = self.candidates(logits, logits[best as usize]);
-        self.draw(&candidates).unwrap_or(best)
+        self.find_candidates(logits, logits[best as usize], &mut scratch.candidates);
+        self.draw(&scratch.candidates).unwrap_or(best)
     }
 
-    /// Tokens that may be drawn, with their unnormalised probabilities.
-    fn candidates(&self, logits: &[f32], largest: f32) -> Vec<(u32, f32)> {
+    /// Makes `kept` the tokens that may be drawn, with their unnormalised probabilities.
+    fn find_candidates(&self, logits: &[f32], largest: f32, kept: &mut Vec<(u32, f32)>) {
         let scale = 1.0 / self.sampling.temperature;
         // Infinity minus infinity is no number: an infinite logit has all the weight.
         let weight = |logit: f32| if logit == largest { 1.0 } else { ((logit - largest) * scale).exp() };
         let weights = logits.iter().enumerate().map(|(token, &logit)| (token as u32, weight(logit)));
-        let mut kept: Vec<(u32, f32)> = weights.filter(|(_, weight)| *weight > 0.0).collect();
+        kept.clear();
+        kept.extend(weights.filter(|(_, weight)| *weight > 0.0));
         if self.sampling.top_k > 0 && self.sampling.top_k < kept.len() {
             kept.select_nth_unstable_by(self.sampling.top_k - 1, descending);
             kept.truncate(self.sampling.top_k);
         }
         if self.sampling.top_p < 1.0 {
-            keep_nucleus(&mut kept, self.sampling.top_p);
+            keep_nucleus(kept, self.sampling.top_p);
         }
         if self.sampling.min_p > 0.0 {
             let floor = self.sampling.min_p.min(1.0);
@@ -85,7 +97,6 @@ impl Sampler {
             // Selection leaves any order; drawing wants one that depends on the logits alone.
             kept.sort_unstable_by(descending);
         }
-        kept
     }
 
     fn draw(&mut self, candidates: &[(u32, f32)]) -> Option<u32> {
@@ -162,25 +173,28 @@ pub(crate) struct Logprobs {
 }
 
 impl Logprobs {
-    /// Takes note of the `count` most likely tokens.
-    pub(crate) fn new(logits: &[f32], count: usize) -> Self {
+    /// Takes note of the `count` most likely tokens, and of the logits for [`Logprobs::of`].
+    pub(crate) fn new(logits: &[f32], count: usize, scratch: &mut SamplerScratch) -> Self {
+        scratch.raw.clear();
+        scratch.raw.extend_from_slice(logits);
         let largest = logits[most_likely(logits) as usize];
         let sum: f64 = logits.iter().map(|logit| f64::from((logit - largest).exp())).sum();
         let norm = largest + sum.ln() as f32;
-        let mut top: Vec<(u32, f32)> = Vec::new();
+        let top = &mut scratch.candidates;
+        top.clear();
         if count > 0 {
-            top = logits.iter().enumerate().map(|(token, &logit)| (token as u32, logit - norm)).collect();
+            top.extend(logits.iter().enumerate().map(|(token, &logit)| (token as u32, logit - norm)));
             let count = count.min(top.len());
             top.select_nth_unstable_by(count - 1, descending);
             top.truncate(count);
             top.sort_unstable_by(descending);
         }
-        Self { norm, top }
+        Self { norm, top: top.clone() }
     }
 
-    /// The entry for the token that was chosen; `logit` is its logit before adjustment.
-    pub(crate) fn of(self, token: u32, logit: f32) -> TokenLogprob {
-        TokenLogprob { token, logprob: logit - self.norm, top: self.top }
+    /// The entry for the token that was chosen, with the same `scratch`.
+    pub(crate) fn of(self, token: u32, scratch: &SamplerScratch) -> TokenLogprob {
+        TokenLogprob { token, logprob: scratch.raw[token as usize] - self.norm, top: self.top }
     }
 }
 
@@ -191,7 +205,8 @@ mod tests {
 
     fn picks(sampling: Sampling, logits: &[f32], times: usize) -> Vec<u32> {
         let mut sampler = Sampler::new(Sampling { seed: Some(7), ..sampling });
-        (0..times).map(|_| sampler.pick(logits)).collect()
+        let mut scratch = SamplerScratch::default();
+        (0..times).map(|_| sampler.pick(logits, &mut scratch)).collect()
     }
 
     #[test]
@@ -237,12 +252,12 @@ mod tests {
     fn penalties_look_at_a_window() {
         let sampling =
             Sampling { temperature: 0.0, repetition_penalty: 2.0, penalty_window: 1, ..Sampling::default() };
-        let mut sampler = Sampler::new(sampling);
+        let (mut sampler, mut scratch) = (Sampler::new(sampling), SamplerScratch::default());
         let mut after = |token| {
             sampler.observe(token);
             let mut logits = [3.0, 2.0];
-            sampler.adjust(&mut logits);
-            sampler.pick(&logits)
+            sampler.adjust(&mut logits, &mut scratch);
+            sampler.pick(&logits, &mut scratch)
         };
         assert_eq!((after(0), after(1)), (1, 0));
     }
@@ -252,7 +267,7 @@ mod tests {
         let biased = |bias| {
             let sampling = Sampling { temperature: 0.0, logit_bias: vec![bias], ..Sampling::default() };
             let mut logits = [3.0, 2.0];
-            Sampler::new(sampling).adjust(&mut logits);
+            Sampler::new(sampling).adjust(&mut logits, &mut SamplerScratch::default());
             most_likely(&logits)
         };
         assert_eq!((biased((0, -100.0)), biased((1, 100.0)), biased((9, 100.0))), (1, 1, 0));
@@ -261,7 +276,8 @@ mod tests {
     #[test]
     fn logprobs_are_the_logarithm_of_softmax() {
         let logits = [3.0, 2.0, 1.0, 0.0];
-        let entry = Logprobs::new(&logits, 2).of(2, logits[2]);
+        let mut scratch = SamplerScratch::default();
+        let entry = Logprobs::new(&logits, 2, &mut scratch).of(2, &scratch);
         assert!((entry.logprob - 0.0871f32.ln()).abs() < 1e-3);
         assert_eq!(entry.top.iter().map(|top| top.0).collect::<Vec<_>>(), [0, 1]);
         assert!((entry.top[0].1.exp() - 0.6439).abs() < 1e-3);
@@ -276,7 +292,7 @@ mod tests {
             let sampling = Sampling { temperature, top_k, top_p, min_p, ..Sampling::default() };
             let token = picks(sampling, &logits, 1)[0];
             prop_assert!((token as usize) < logits.len());
-            Logprobs::new(&logits, top_k);
+            Logprobs::new(&logits, top_k, &mut SamplerScratch::default());
         }
 
         #[test]

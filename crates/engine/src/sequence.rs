@@ -1,6 +1,6 @@
 //! One request while it lives.
 
-use crate::sampler::{Logprobs, Sampler};
+use crate::sampler::{Logprobs, Sampler, SamplerScratch};
 use crate::speculation::NGrams;
 use crate::thinking::ThinkingWatch;
 use lichen_generate::{
@@ -217,11 +217,16 @@ impl<'t> Sequence<'t> {
     }
 
     /// Takes the next token from `logits`, which are changed.
-    pub(crate) fn take(&mut self, logits: &mut [f32], tokenizer: &Tokenizer) -> Next {
+    pub(crate) fn take(
+        &mut self,
+        logits: &mut [f32],
+        tokenizer: &Tokenizer,
+        scratch: &mut SamplerScratch,
+    ) -> Next {
         if self.tokens.len() >= self.most_tokens {
             return self.finish(FinishReason::Length);
         }
-        let token = match self.choose(logits) {
+        let token = match self.choose(logits, scratch) {
             Ok(token) => token,
             Err(reason) => return self.fail(GenerateError::Constraint(reason)),
         };
@@ -232,8 +237,11 @@ impl<'t> Sequence<'t> {
             return self.finish(FinishReason::Stop);
         }
         let text = self.detokenizer.push(token);
-        self.watch(&text);
-        let matched = self.stops.push(&text);
+        if let Some(thinking) = &mut self.thinking {
+            thinking.observe(text);
+            self.forced.extend(thinking.take_closing());
+        }
+        let matched = self.stops.push(text);
         self.say(matched.text);
         if let Some(number) = matched.stopped {
             return self.complete(FinishReason::StopText(number));
@@ -244,33 +252,26 @@ impl<'t> Sequence<'t> {
         Next::Token(token)
     }
 
-    fn choose(&mut self, logits: &mut [f32]) -> Result<u32, String> {
-        let logprobs = self.logprobs.map(|count| (Logprobs::new(logits, count), logits.to_vec()));
+    fn choose(&mut self, logits: &mut [f32], scratch: &mut SamplerScratch) -> Result<u32, String> {
+        let logprobs = self.logprobs.map(|count| Logprobs::new(logits, count, scratch));
         let constrained = !self.thinking.as_ref().is_some_and(ThinkingWatch::is_inside);
         let token = match self.forced.pop_front() {
             Some(token) => token,
             None => {
-                self.sampler.adjust(logits);
+                self.sampler.adjust(logits, scratch);
                 if constrained && let Some(constraint) = &mut self.constraint {
                     constraint.mask(logits)?;
                 }
-                self.sampler.pick(logits)
+                self.sampler.pick(logits, scratch)
             }
         };
         if constrained && let Some(constraint) = &mut self.constraint {
             constraint.accept(token)?;
         }
-        if let Some((logprobs, raw)) = logprobs {
-            self.pending_logprobs.push(logprobs.of(token, raw[token as usize]));
+        if let Some(logprobs) = logprobs {
+            self.pending_logprobs.push(logprobs.of(token, scratch));
         }
         Ok(token)
-    }
-
-    fn watch(&mut self, text: &str) {
-        if let Some(thinking) = &mut self.thinking {
-            thinking.observe(text);
-            self.forced.extend(thinking.take_closing());
-        }
     }
 
     fn say(&mut self, text: String) {

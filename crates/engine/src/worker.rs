@@ -2,6 +2,7 @@
 
 use crate::memory::{Account, Member};
 use crate::prefix_cache::PrefixCache;
+use crate::sampler::SamplerScratch;
 use crate::sequence::{Job, Next, Sequence};
 use crate::session::SessionCommand;
 use crate::speculation::{MOST_DRAFTS, Payoff};
@@ -56,11 +57,24 @@ pub(crate) struct Worker<'t> {
     pub(crate) totals: Stats,
     /// Sequences that this step has completed.
     over: Vec<u64>,
+    space: Space,
     /// Who would begin next waits for memory.
     pub(crate) held: bool,
     /// There are sequences and none of them could run.
     stalled: bool,
     open: bool,
+}
+
+/// What a step fills, kept so that the next one doesn't have to allocate it.
+#[derive(Default)]
+struct Space {
+    plan: Step,
+    batch: Batch,
+    /// Tokens and guesses of one sequence in the batch.
+    rows: Vec<u32>,
+    logits: Vec<f32>,
+    sampler: SamplerScratch,
+    progress: Vec<Progress>,
 }
 
 impl<'t> Worker<'t> {
@@ -91,6 +105,7 @@ impl<'t> Worker<'t> {
             next_id: 0,
             totals: Stats::default(),
             over: Vec::new(),
+            space: Space::default(),
             held: false,
             stalled: false,
             open: true,
@@ -210,23 +225,34 @@ impl<'t> Worker<'t> {
         self.extend();
         self.park_last();
         self.guess();
-        let Step { pause, work } = self.scheduler.plan(self.room());
-        self.pause(pause);
-        if work.is_empty() {
+        let mut plan = std::mem::take(&mut self.space.plan);
+        self.scheduler.plan(self.room(), &mut plan);
+        self.pause(&plan.pause);
+        if plan.work.is_empty() {
             self.stalled = self.scheduler.running().next().is_none();
-            return;
+        } else {
+            self.compute(&mut plan.work);
         }
-        self.make_room(self.needed(&work));
-        self.note_reduced(&work);
+        self.space.plan = plan;
+    }
+
+    /// Computes what the scheduler has planned.
+    fn compute(&mut self, work: &mut [Work]) {
+        self.make_room(self.needed(work));
+        self.note_reduced(work);
         let began = Instant::now();
-        let (embeddings, generations): (Vec<Work>, Vec<Work>) =
-            work.iter().partition(|work| self.sequences[&work.id].pooling().is_some());
-        let mut progress = self.generate(&generations);
-        progress.extend(self.embed(&embeddings));
+        let embeds = |work: &Work| self.sequences[&work.id].pooling().is_some();
+        work.sort_by_key(embeds);
+        let (generations, embeddings) = work.split_at(work.partition_point(|work| !embeds(work)));
+        let mut progress = std::mem::take(&mut self.space.progress);
+        progress.clear();
+        self.generate(generations, &mut progress);
+        self.embed(embeddings, &mut progress);
         let took = began.elapsed();
         self.scheduler.report(took, &progress);
         self.totals.steps += 1;
-        self.learn(took, &work, &progress);
+        self.learn(took, work, &progress);
+        self.space.progress = progress;
         for id in std::mem::take(&mut self.over) {
             self.remove(id);
         }
@@ -237,8 +263,8 @@ impl<'t> Worker<'t> {
     }
 
     /// Drops the state of sequences that give way; the cache keeps what it can.
-    pub(crate) fn pause(&mut self, ids: Vec<u64>) {
-        for id in ids {
+    pub(crate) fn pause(&mut self, ids: &[u64]) {
+        for &id in ids {
             self.keep(id);
             self.executor.drop_sequence(id);
             if let Some(sequence) = self.sequences.get_mut(&id) {
@@ -253,8 +279,7 @@ impl<'t> Worker<'t> {
         let decoding = self.scheduler.count(State::Decoding);
         let wanted =
             self.config.speculate && (1..=MOST_GUESSING).contains(&decoding) && self.payoff.wants_drafts();
-        for id in self.scheduler.running().collect::<Vec<_>>() {
-            let sequence = self.sequences.get_mut(&id).expect("the scheduler knows living sequences");
+        for (&id, sequence) in &mut self.sequences {
             let decodes = self.scheduler.state(id) == Some(State::Decoding);
             sequence.guess(if wanted && decodes { MOST_DRAFTS } else { 0 });
             self.scheduler.offer_drafts(id, sequence.drafts.len());
@@ -272,42 +297,53 @@ impl<'t> Worker<'t> {
         self.payoff.record(took, drafted.then(|| gained as f64 / work.len() as f64));
     }
 
-    /// Computes logits for these and samples.
-    fn generate(&mut self, work: &[Work]) -> Vec<Progress> {
-        if work.is_empty() {
-            return Vec::new();
-        }
-        let mut batch = Batch::default();
+    /// Makes `batch` the tokens of these, and their guesses.
+    fn fill(&mut self, batch: &mut Batch, work: &[Work]) {
+        let rows = &mut self.space.rows;
+        batch.clear();
         for work in work {
             let sequence = &self.sequences[&work.id];
-            let pending = &sequence.pending()[..work.tokens];
-            let sampled = work.tokens == sequence.pending().len();
-            if work.drafts == 0 {
-                batch.push(work.id, work.past, pending, false);
-                if !sampled {
-                    batch.outputs.pop();
-                }
-            } else {
-                let rows: Vec<u32> = pending.iter().chain(&sequence.drafts[..work.drafts]).copied().collect();
-                batch.push(work.id, work.past, &rows, true);
+            rows.clear();
+            rows.extend_from_slice(&sequence.pending()[..work.tokens]);
+            rows.extend_from_slice(&sequence.drafts[..work.drafts]);
+            batch.push(work.id, work.past, rows, work.drafts > 0);
+            if work.tokens < sequence.pending().len() {
+                // In the middle of a prompt nothing is sampled.
+                batch.outputs.pop();
             }
         }
-        let Some(mut logits) = self.guarded(work, |executor| executor.run(&batch)) else { return Vec::new() };
+    }
+
+    /// Computes logits for these and samples.
+    fn generate(&mut self, work: &[Work], progress: &mut Vec<Progress>) {
+        if work.is_empty() {
+            return;
+        }
+        let (mut batch, mut logits) =
+            (std::mem::take(&mut self.space.batch), std::mem::take(&mut self.space.logits));
+        self.fill(&mut batch, work);
+        if self.guarded(work, |executor| executor.run(&batch, &mut logits)).is_some() {
+            self.sample(work, &mut logits, progress);
+        }
+        (self.space.batch, self.space.logits) = (batch, logits);
+    }
+
+    /// Takes the tokens that follow from `logits`.
+    fn sample(&mut self, work: &[Work], logits: &mut [f32], progress: &mut Vec<Progress>) {
         let mut rows = logits.chunks_exact_mut(self.executor.vocab());
-        let mut progress = Vec::new();
         for work in work {
             let sequence = self.sequences.get_mut(&work.id).expect("it was in the batch");
             let sampled = work.tokens == sequence.pending().len();
             sequence.advance(work.tokens);
             let before = sequence.tokens().len();
-            let drafts = std::mem::take(&mut sequence.drafts);
+            let mut drafts = std::mem::take(&mut sequence.drafts);
             let mut over = false;
             if sampled {
                 let mut mine = rows.by_ref().take(1 + work.drafts);
                 // A guess that the model confirms makes the next row good.
                 for guess in drafts[..work.drafts].iter().map(Some).chain([None]) {
                     let row = mine.next().expect("one row of logits per sampled token");
-                    match sequence.take(row, self.tokenizer) {
+                    match sequence.take(row, self.tokenizer, &mut self.space.sampler) {
                         Next::Over => over = true,
                         Next::Token(token) if Some(&token) == guess => continue,
                         Next::Token(_) => {}
@@ -316,6 +352,8 @@ impl<'t> Worker<'t> {
                 }
                 mine.for_each(drop);
             }
+            drafts.clear();
+            sequence.drafts = drafts;
             let generated = sequence.tokens().len() - before;
             let accepted = generated.saturating_sub(1);
             sequence.past += accepted;
@@ -331,7 +369,6 @@ impl<'t> Worker<'t> {
             }
             progress.push(Progress { id: work.id, past, length });
         }
-        progress
     }
 
     /// Puts the full pages of a prompt into the cache as soon as they are computed, for others who begin like it.
@@ -343,8 +380,7 @@ impl<'t> Worker<'t> {
     }
 
     /// Computes hidden states for these and pools them.
-    fn embed(&mut self, work: &[Work]) -> Vec<Progress> {
-        let mut progress = Vec::new();
+    fn embed(&mut self, work: &[Work], progress: &mut Vec<Progress>) {
         for work in work {
             let sequence = &self.sequences[&work.id];
             let mut batch = Batch::default();
@@ -359,18 +395,17 @@ impl<'t> Worker<'t> {
             }
             progress.push(Progress { id: work.id, past: sequence.past, length: sequence.tokens().len() });
         }
-        progress
     }
 
     /// Runs the backend. If it fails or panics, those who were in the step fail, and everything else goes on.
-    fn guarded(
+    fn guarded<T>(
         &mut self,
         work: &[Work],
-        run: impl FnOnce(&mut dyn Executor) -> Result<Vec<f32>, ExecutorError>,
-    ) -> Option<Vec<f32>> {
+        run: impl FnOnce(&mut dyn Executor) -> Result<T, ExecutorError>,
+    ) -> Option<T> {
         let executor = &mut self.executor;
         let reason = match catch_unwind(AssertUnwindSafe(|| run(&mut **executor))) {
-            Ok(Ok(values)) => return Some(values),
+            Ok(Ok(result)) => return Some(result),
             Ok(Err(error)) => error.to_string(),
             Err(_) => "the backend broke down in a step".to_owned(),
         };

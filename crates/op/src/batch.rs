@@ -75,6 +75,14 @@ pub enum BatchError {
 }
 
 impl Batch {
+    /// Makes it empty, and keeps its space for the next step.
+    pub fn clear(&mut self) {
+        self.tokens.clear();
+        self.positions.clear();
+        self.sequences.clear();
+        self.outputs.clear();
+    }
+
     /// Appends the next tokens of a sequence with `past` tokens behind it; positions continue from `past`.
     /// Logits are wanted for the last row, or for all.
     pub fn push(&mut self, sequence: u64, past: usize, tokens: &[u32], all_outputs: bool) {
@@ -103,12 +111,12 @@ impl Batch {
             return Err(BatchError::Token { row, token, vocab });
         }
         let mut expected = 0;
-        let mut seen = std::collections::HashSet::new();
-        for span in &self.sequences {
+        for (index, span) in self.sequences.iter().enumerate() {
             if span.first != expected || span.len > rows - expected {
                 return Err(BatchError::Spans { sequence: span.sequence, expected, rows });
             }
-            if !seen.insert(span.sequence) {
+            // Batches have few sequences, and this is done in every step.
+            if self.sequences[..index].iter().any(|earlier| earlier.sequence == span.sequence) {
                 return Err(BatchError::Repeated(span.sequence));
             }
             expected += span.len;

@@ -122,6 +122,8 @@ pub struct Scheduler {
     next_place: u64,
     /// Somebody gave way in the last plan: nobody new comes in until the others have got on.
     short: bool,
+    /// Space for those that run, in the order in which they began.
+    order: Vec<u64>,
 }
 
 impl Scheduler {
@@ -134,6 +136,7 @@ impl Scheduler {
             pace: Pace::default(),
             next_place: 0,
             short: false,
+            order: Vec::new(),
         }
     }
 
@@ -234,12 +237,14 @@ impl Scheduler {
         }
     }
 
-    /// The next step, within `room` pages that can be allocated.
-    pub fn plan(&mut self, mut room: usize) -> Step {
-        let mut step = Step::default();
-        let mut order: Vec<u64> =
-            self.sequences.iter().filter(|(_, s)| s.runs()).map(|(&id, _)| id).collect();
-        order.sort_by_key(|id| self.sequences[id].begun);
+    /// Makes `step` the next one, within `room` pages that can be allocated.
+    pub fn plan(&mut self, mut room: usize, step: &mut Step) {
+        step.pause.clear();
+        step.work.clear();
+        let mut order = std::mem::take(&mut self.order);
+        order.clear();
+        order.extend(self.running());
+        order.sort_unstable_by_key(|id| self.sequences[id].begun);
         for &id in &order {
             if self.sequences[&id].state != State::Decoding || step.pause.contains(&id) {
                 continue;
@@ -249,7 +254,7 @@ impl Scheduler {
             if let Some(drafts) = granted {
                 room -= self.need(id, 1 + drafts);
                 step.work.push(Work { id, past: self.sequences[&id].past, tokens: 1, drafts });
-            } else if let Some(youngest) = self.youngest(&order, &step) {
+            } else if let Some(youngest) = self.youngest(&order, step) {
                 step.pause.push(youngest);
             }
         }
@@ -272,12 +277,12 @@ impl Scheduler {
         }
         if step.work.is_empty() && step.pause.is_empty() {
             // Only prompts, and none of them has room.
-            step.pause.extend(self.youngest(&order, &step));
+            step.pause.extend(self.youngest(&order, step));
         }
         self.pause(&step.pause);
         step.work.retain(|work| !step.pause.contains(&work.id));
         self.short = !step.pause.is_empty();
-        step
+        self.order = order;
     }
 
     /// Pauses who began last until at most `running` run, and names them; who began first only if none is to run.

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use lichen_sched::{Arrival, Limits, PrefixTree, Progress, Scheduler, State};
+use lichen_sched::{Arrival, Limits, PrefixTree, Progress, Scheduler, State, Step};
 use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;
 use std::time::Duration;
@@ -182,7 +182,8 @@ impl World {
             self.scheduler.offer_drafts(id, drafts.min(run.most - run.tokens.len() - 1));
         }
         let decoders = self.scheduler.count(State::Decoding);
-        let step = self.scheduler.plan(self.room());
+        let mut step = Step::default();
+        self.scheduler.plan(self.room(), &mut step);
         for &id in &step.pause {
             self.pauses += 1;
             self.keep(id);
@@ -350,7 +351,8 @@ fn running_answers_keep_their_pace_while_a_long_prompt_comes_in() {
         while let Some(id) = scheduler.candidate(now, 1000) {
             scheduler.begin(id, 0);
         }
-        let plan = scheduler.plan(1000);
+        let mut plan = Step::default();
+        scheduler.plan(1000, &mut plan);
         let prompt: usize = plan.work.iter().map(|work| work.tokens - 1).sum();
         let long = plan.work.iter().find(|work| work.id == 3).map_or(0, |work| work.past);
         // Attention makes later tokens of a prompt dearer.
@@ -388,7 +390,7 @@ fn a_key_with_many_requests_does_not_delay_another() {
     let mut order = Vec::new();
     while let Some(id) = scheduler.candidate(Duration::ZERO, 100) {
         scheduler.begin(id, 0);
-        scheduler.plan(100);
+        scheduler.plan(100, &mut Step::default());
         scheduler.report(Duration::from_millis(9), &[Progress { id, past: 50, length: 51 }]);
         scheduler.remove(Duration::ZERO, id);
         order.push(id);

@@ -8,12 +8,14 @@ pub struct Detokenizer<'t> {
     tokenizer: &'t Tokenizer,
     visible: Vec<u32>,
     pending: Vec<u8>,
+    /// What the last token completed.
+    text: String,
 }
 
 impl<'t> Detokenizer<'t> {
     /// Starts at the end of a prompt: nothing is pending.
     pub fn new(tokenizer: &'t Tokenizer) -> Self {
-        Self { tokenizer, visible: Vec::new(), pending: Vec::new() }
+        Self { tokenizer, visible: Vec::new(), pending: Vec::new(), text: String::new() }
     }
 
     /// Shows the text of these control tokens too.
@@ -25,7 +27,7 @@ impl<'t> Detokenizer<'t> {
 
     /// The text that is complete with this token; may be empty. Control tokens give nothing, and bytes that can not
     /// become a character give U+FFFD.
-    pub fn push(&mut self, id: u32) -> String {
+    pub fn push(&mut self, id: u32) -> &str {
         let bytes = if self.visible.contains(&id) {
             self.tokenizer.piece_bytes(id)
         } else {
@@ -33,9 +35,10 @@ impl<'t> Detokenizer<'t> {
         };
         self.pending.extend_from_slice(bytes);
         let complete = complete_len(&self.pending);
-        let text = String::from_utf8_lossy(&self.pending[..complete]).into_owned();
+        self.text.clear();
+        self.text.push_str(&String::from_utf8_lossy(&self.pending[..complete]));
         self.pending.drain(..complete);
-        text
+        &self.text
     }
 
     /// The text of what was held back, U+FFFD for half a character, at the end of a generation.
@@ -88,7 +91,8 @@ mod tests {
     fn gives_whole_characters_only() {
         let tokenizer = bytes_only();
         let mut detokenizer = Detokenizer::new(&tokenizer);
-        let parts: Vec<String> = "a🙂é".bytes().map(|byte| detokenizer.push(byte.into())).collect();
+        let parts: Vec<String> =
+            "a🙂é".bytes().map(|byte| detokenizer.push(byte.into()).to_owned()).collect();
         assert_eq!(parts, ["a", "", "", "", "🙂", "", "é"]);
         assert_eq!(detokenizer.flush(), "");
     }

@@ -127,7 +127,8 @@ fn decoding_gives_the_text_back() {
             let ids = tokenizer.encode(text, EncodeOptions { add_special: true, parse_special: false });
             assert_eq!(tokenizer.decode(&ids), text, "{family}");
             let mut detokenizer = Detokenizer::new(&tokenizer);
-            let mut parts: String = ids.iter().map(|&id| detokenizer.push(id)).collect();
+            let mut parts = String::new();
+            ids.iter().for_each(|&id| parts.push_str(detokenizer.push(id)));
             parts += &detokenizer.flush();
             assert_eq!(parts.trim_start(), text.trim_start(), "{family}");
         }

@@ -197,8 +197,13 @@ fn measure(executor: &mut dyn Executor, test: Test, repetitions: u32) -> Result<
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let test_time = utc(since_1970.as_secs());
     let sequences = 0..test.n_parallel as u64;
-    let mut bench =
-        Bench { executor, sequences: sequences.clone(), step: test.n_batch.min(test.n_ubatch), random: 1 };
+    let mut bench = Bench {
+        executor,
+        sequences: sequences.clone(),
+        step: test.n_batch.min(test.n_ubatch),
+        random: 1,
+        logits: Vec::new(),
+    };
     bench.prompt(0, test.n_prompt)?;
     bench.generate(test.n_prompt, test.n_gen.min(1))?;
     bench.prompt(0, test.n_depth)?;
@@ -221,6 +226,8 @@ struct Bench<'e> {
     /// Most tokens of a step.
     step: usize,
     random: u64,
+    /// Of the last step.
+    logits: Vec<f32>,
 }
 
 impl Bench<'_> {
@@ -240,12 +247,12 @@ impl Bench<'_> {
                     batch.outputs.pop();
                 }
                 if batch.tokens.len() == self.step {
-                    self.executor.run(&mem::take(&mut batch))?;
+                    self.executor.run(&mem::take(&mut batch), &mut self.logits)?;
                 }
             }
         }
         if !batch.tokens.is_empty() {
-            self.executor.run(&batch)?;
+            self.executor.run(&batch, &mut self.logits)?;
         }
         Ok(())
     }

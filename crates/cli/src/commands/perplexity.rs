@@ -208,7 +208,9 @@ fn score(executor: &mut dyn Executor, runs: &[Run], chunk: &[u32], scores: &mut 
             executor.set_kv_precision(run.kv);
             let mut batch = Batch::default();
             batch.push(run.sequence, past, &chunk[past..end], counts);
-            logits.push(executor.run(&batch)?);
+            let mut rows = Vec::new();
+            executor.run(&batch, &mut rows)?;
+            logits.push(rows);
         }
         if counts {
             scores.take(&logits[0], vocab, &chunk[past + 1..])?;

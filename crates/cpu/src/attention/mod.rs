@@ -16,7 +16,7 @@ use lichen_backend::KvPrecision;
 use lichen_simd::Isa;
 use std::array::from_fn;
 
-pub(crate) use tasks::{Task, tasks};
+pub(crate) use tasks::{Task, share_out};
 
 /// Query rows that share the loads of keys and values.
 pub(crate) const ROWS: usize = 4;
@@ -40,13 +40,14 @@ pub(crate) struct Scoring {
 }
 
 /// One KV head in the pages of a sequence.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(crate) struct HeadPages<'k> {
-    pub(crate) pages: &'k [Head<'k>],
+    /// The head in the page of this number.
+    pub(crate) page: &'k dyn Fn(usize) -> Head<'k>,
     pub(crate) shape: HeadShape,
 }
 
-/// Space for the rows that are worked on together, so that a page costs no allocation.
+/// Space for the rows that are worked on together, kept by a thread.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     /// Weighted values, `[ROWS, stride]`: the result.
@@ -62,15 +63,12 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    pub(crate) fn new(shape: HeadShape) -> Self {
-        let channels = || vec![0.0; ROWS * shape.stride];
-        Self {
-            out: channels(),
-            rotated: channels(),
-            stepped: channels(),
-            codes: vec![0; ROWS * shape.stride],
-            scaled: vec![[0.0; PAGE_TOKENS]; ROWS * shape.groups()],
+    fn fit(&mut self, shape: HeadShape) {
+        for channels in [&mut self.out, &mut self.rotated, &mut self.stepped] {
+            channels.resize(ROWS * shape.stride, 0.0);
         }
+        self.codes.resize(ROWS * shape.stride, 0);
+        self.scaled.resize(ROWS * shape.groups(), [0.0; PAGE_TOKENS]);
     }
 }
 
@@ -111,6 +109,7 @@ fn rows<I: Isa, const N: usize>(
     scratch: &mut Scratch,
 ) {
     let shape = kv.shape;
+    scratch.fit(shape);
     scratch.out[..N * shape.stride].fill(0.0);
     scratch.rotated[..N * shape.stride].fill(0.0);
     let mut softmax = Softmax {
@@ -122,17 +121,17 @@ fn rows<I: Isa, const N: usize>(
     let from = queries.iter().map(|query| query.from).min().unwrap_or(0);
     let to = queries.iter().map(|query| query.to).max().unwrap_or(0);
     let mut any_rotated = false;
-    for index in from / PAGE_TOKENS..to.div_ceil(PAGE_TOKENS) {
-        let page = &kv.pages[index];
-        let first = index * PAGE_TOKENS;
+    let pages = from / PAGE_TOKENS..to.div_ceil(PAGE_TOKENS);
+    let mut pages = pages.map(|index| (index * PAGE_TOKENS, (kv.page)(index))).peekable();
+    while let Some((first, page)) = pages.next() {
         let tokens = PAGE_TOKENS.min(to - first);
-        if let Some(next) = kv.pages.get(index + 1) {
+        if let Some((_, next)) = pages.peek() {
             // Processors don't follow a stream from one page to the next.
             for line in (0..shape.bytes(next.precision)).step_by(64) {
                 isa.prefetch(next.parts.keys, line, false);
             }
         }
-        score(isa, &queries, page, shape, &mut softmax.weights, scratch);
+        score(isa, &queries, &page, shape, &mut softmax.weights, scratch);
         softmax.weigh(isa, &queries, first, tokens, scoring);
         for n in 0..N {
             if softmax.shrink[n] != 1.0 {
@@ -142,7 +141,7 @@ fn rows<I: Isa, const N: usize>(
                 }
             }
         }
-        any_rotated |= add_values(isa, page, shape, &softmax.weights, tokens, scratch);
+        any_rotated |= add_values(isa, &page, shape, &softmax.weights, tokens, scratch);
     }
     for (n, row) in scratch.out.chunks_exact_mut(shape.stride).enumerate().take(N) {
         if any_rotated {

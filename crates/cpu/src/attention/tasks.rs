@@ -16,9 +16,9 @@ pub(crate) struct Task {
     pub(crate) queries: Range<usize>,
 }
 
-/// All query heads of a batch as tasks.
-pub(crate) fn tasks(spans: &[Span], kv_heads: usize, group: usize) -> Vec<Task> {
-    let mut tasks = Vec::new();
+/// Makes `tasks` those of all query heads of a batch.
+pub(crate) fn share_out(spans: &[Span], kv_heads: usize, group: usize, tasks: &mut Vec<Task>) {
+    tasks.clear();
     for (span, rows) in spans.iter().enumerate() {
         for kv_head in 0..kv_heads {
             let queries = rows.len * group;
@@ -27,5 +27,4 @@ pub(crate) fn tasks(spans: &[Span], kv_heads: usize, group: usize) -> Vec<Task> 
             tasks.extend(starts.map(task));
         }
     }
-    tasks
 }

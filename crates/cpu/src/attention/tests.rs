@@ -77,10 +77,10 @@ fn rows(shape: HeadShape, tokens: usize) -> Vec<Row> {
 
 fn attend_with(kernels: &Kernels, stored: &Stored, rows: &[Row], softcap: Option<f32>) -> Vec<Vec<f32>> {
     let heads = stored.heads();
-    let kv = HeadPages { pages: &heads, shape: stored.shape };
+    let kv = HeadPages { page: &|index| heads[index], shape: stored.shape };
     let queries: Vec<Query<'_>> =
         rows.iter().map(|row| Query { values: &row.values, from: row.from, to: row.to }).collect();
-    let mut scratch = Scratch::new(stored.shape);
+    let mut scratch = Scratch::default();
     (kernels.attend)(&queries, kv, Scoring { scale: 0.4, softcap }, &mut scratch);
     let out = scratch.out.chunks_exact(stored.shape.stride).take(rows.len());
     out.map(|row| row[..stored.shape.head_dim].to_vec()).collect()

@@ -113,6 +113,12 @@ pub(crate) fn split_mut(
 #[derive(Debug)]
 pub(crate) struct Layout {
     layers: Vec<KvLayer>,
+    /// Where the first head of each layer begins, in the order of [`KvPrecision::ALL`].
+    offsets: [Vec<usize>; KvPrecision::ALL.len()],
+}
+
+fn layer_bytes(precision: KvPrecision, layer: &KvLayer) -> usize {
+    layer.kv_heads * HeadShape::new(layer.head_dim).bytes(precision)
 }
 
 /// Bytes of a page of a model with this layout.
@@ -122,7 +128,16 @@ pub fn page_bytes(layout: &KvLayout, precision: KvPrecision) -> u64 {
 
 impl Layout {
     pub(crate) fn new(layout: &KvLayout) -> Self {
-        Self { layers: layout.layers.clone() }
+        let offsets = KvPrecision::ALL.map(|precision| {
+            let bytes = layout.layers.iter().map(|layer| layer_bytes(precision, layer));
+            let sum_before = |sum: &mut usize, bytes| {
+                let before = *sum;
+                *sum += bytes;
+                Some(before)
+            };
+            bytes.scan(0, sum_before).collect()
+        });
+        Self { layers: layout.layers.clone(), offsets }
     }
 
     pub(crate) fn kv_heads(&self, layer: usize) -> usize {
@@ -133,18 +148,14 @@ impl Layout {
         HeadShape::new(self.layers[layer].head_dim)
     }
 
-    fn layer_bytes(&self, precision: KvPrecision, layer: &KvLayer) -> usize {
-        layer.kv_heads * HeadShape::new(layer.head_dim).bytes(precision)
-    }
-
     /// Bytes of a page.
     pub(crate) fn page_bytes(&self, precision: KvPrecision) -> usize {
-        self.layers.iter().map(|layer| self.layer_bytes(precision, layer)).sum()
+        self.layers.iter().map(|layer| layer_bytes(precision, layer)).sum()
     }
 
     /// Where the first head of a layer begins.
     pub(crate) fn offset(&self, precision: KvPrecision, layer: usize) -> usize {
-        self.layers[..layer].iter().map(|layer| self.layer_bytes(precision, layer)).sum()
+        self.offsets[precision as usize][layer]
     }
 
     /// The shapes of all heads of a page, in their order.

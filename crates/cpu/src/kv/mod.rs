@@ -126,20 +126,24 @@ impl Kv {
         more: usize,
         converter: Converter<'_>,
     ) -> Result<(), PageError> {
-        let mut kv = self.sequences.remove(&sequence).unwrap_or_default();
-        let kept = past.div_ceil(PAGE_TOKENS).min(kv.pages.len());
-        kv.pages.split_off(kept).into_iter().for_each(|page| self.leave(page));
+        let mut pages = std::mem::take(&mut self.sequence_mut(sequence).pages);
+        let kept = past.div_ceil(PAGE_TOKENS).min(pages.len());
+        pages.drain(kept..).for_each(|page| self.leave(page));
         // What this step is going to write can't be sealed yet.
-        kv.len = past;
-        self.sequences.insert(sequence, kv);
+        *self.sequence_mut(sequence) = SequenceKv { pages, len: past };
         if self.sealed < self.open {
             self.requantise(PageSet::Sequence(sequence), self.sealed, converter)?;
         }
-        let mut kv = self.sequences.remove(&sequence).unwrap_or_default();
-        let grown = self.grow(&mut kv.pages, past, past + more, converter);
-        kv.len = if grown.is_ok() { past + more } else { past };
-        self.sequences.insert(sequence, kv);
+        let mut pages = std::mem::take(&mut self.sequence_mut(sequence).pages);
+        let grown = self.grow(&mut pages, past, past + more, converter);
+        let len = if grown.is_ok() { past + more } else { past };
+        *self.sequence_mut(sequence) = SequenceKv { pages, len };
         grown
+    }
+
+    /// A sequence, which has nothing if it is new.
+    fn sequence_mut(&mut self, sequence: u64) -> &mut SequenceKv {
+        self.sequences.entry(sequence).or_default()
     }
 
     /// Gives a sequence pages of its own for tokens `past..len`.
@@ -224,19 +228,23 @@ impl Kv {
         precision: KvPrecision,
         converter: Converter<'_>,
     ) -> Result<u64, PageError> {
+        let finer = |id: &PageId| {
+            let page = self.pages.get(id);
+            page.is_some_and(|page| page.precision > precision && self.may_be_sealed(*id, page))
+        };
         let ids: Vec<PageId> = match pages {
-            PageSet::Page(page) => vec![page],
-            PageSet::Sequence(sequence) => self.sequence_pages(sequence).to_vec(),
+            PageSet::Page(page) => Some(page).into_iter().filter(finer).collect(),
+            PageSet::Sequence(sequence) => {
+                self.sequence_pages(sequence).iter().copied().filter(finer).collect()
+            }
             PageSet::Held => {
-                self.pages.iter().filter(|(_, page)| page.holds > 0).map(|(&id, _)| id).collect()
+                let held = self.pages.iter().filter(|(_, page)| page.holds > 0);
+                held.map(|(&id, _)| id).filter(finer).collect()
             }
         };
         let mut given_back = 0;
         for id in ids {
-            let Some(page) = self.pages.get(&id) else { continue };
-            if page.precision <= precision || !self.may_be_sealed(id, page) {
-                continue;
-            }
+            let page = &self.pages[&id];
             let bytes = converter.convert(&self.layout, page, precision)?;
             given_back += (page.bytes.len() - bytes.len()) as u64;
             let page = self.page_mut(id);
@@ -303,10 +311,9 @@ impl Kv {
         self.sequences.get(&sequence).map_or(&[], |kv| &kv.pages)
     }
 
-    /// One head of a layer in all pages of a sequence.
-    pub(crate) fn heads(&self, sequence: u64, layer: usize, head: usize) -> Vec<Head<'_>> {
-        let pages = self.sequence_pages(sequence).iter();
-        pages.map(|page| self.pages[page].head(&self.layout, layer, head)).collect()
+    /// One head of a layer in a page.
+    pub(crate) fn head(&self, page: PageId, layer: usize, head: usize) -> Head<'_> {
+        self.pages[&page].head(&self.layout, layer, head)
     }
 
     /// A page as it is stored.

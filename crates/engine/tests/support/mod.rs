@@ -76,8 +76,8 @@ impl Executor for Paged {
         VOCAB
     }
 
-    fn run(&mut self, batch: &Batch) -> Result<Vec<f32>, ExecutorError> {
-        let mut logits = Vec::new();
+    fn run(&mut self, batch: &Batch, logits: &mut Vec<f32>) -> Result<(), ExecutorError> {
+        logits.clear();
         for span in &batch.sequences {
             let rows = span.first..span.first + span.len;
             let all = self.write(span.sequence, span.past, &batch.tokens[rows.clone()]);
@@ -91,7 +91,7 @@ impl Executor for Paged {
         seen.computed += batch.tokens.len();
         seen.steps += 1;
         seen.most_pages = seen.most_pages.max(pages);
-        Ok(logits)
+        Ok(())
     }
 
     fn hidden(&mut self, batch: &Batch) -> Result<Vec<f32>, ExecutorError> {
