@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use crate::language::ModelLanguage;
 use crate::load::{ComputeArgs, NumericsArg, Opened};
 use crate::output;
-use crate::sessions::{PAGE_FORMAT, tag};
+use crate::sessions::PAGE_FORMAT;
 
 /// What precisions are measured on: prose, numbers, code and a list, since none of them stands for all.
 const TEXT: &str = include_str!("kv_gate.txt");
@@ -134,7 +134,7 @@ fn remember(file: &Path, gate: &KvGate) {
 
 /// Where it is remembered what a model bears.
 fn file(opened: &Opened) -> PathBuf {
-    let tag = tag(opened);
+    let tag = opened.tag();
     let name =
         digest([tag.as_bytes().as_slice(), PAGE_FORMAT.as_bytes(), REVISION.as_bytes(), TEXT.as_bytes()]);
     let name: String = name[..16].iter().map(|byte| format!("{byte:02x}")).collect();

@@ -2,7 +2,7 @@
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -12,6 +12,7 @@ use lichen_engine::EngineConfig;
 use lichen_format::Checkpoint;
 use lichen_hub::{Hub, HubConfig, ProgressBar, Reference};
 use lichen_model::ModelSpec;
+use lichen_session::ModelTag;
 use lichen_text::Tokenizer;
 
 use crate::executor::executor;
@@ -209,6 +210,7 @@ pub(crate) struct Opened {
     pub(crate) path: PathBuf,
     pub(crate) checkpoint: Checkpoint,
     pub(crate) spec: ModelSpec,
+    pub(crate) tag: OnceLock<ModelTag>,
 }
 
 /// The hub as the environment sets it up.
@@ -232,7 +234,7 @@ pub(crate) fn open_file(path: PathBuf, ctx_cap: Option<NonZeroU32>) -> Result<Op
     let checkpoint = Checkpoint::open(&path)?;
     let spec = lichen_model::import(&checkpoint, ctx_cap.map(NonZeroU32::get))
         .with_context(|| path.display().to_string())?;
-    Ok(Opened { path, checkpoint, spec })
+    Ok(Opened { path, checkpoint, spec, tag: OnceLock::new() })
 }
 
 impl Opened {

@@ -76,7 +76,7 @@ pub(crate) fn profile(opened: &Opened) -> Profile {
     let page = |(number, precision): (u32, KvPrecision)| (number, lichen_cpu::page_bytes(&layout, precision));
     let numerics = BTreeMap::from([("pages".to_owned(), PAGE_FORMAT.to_owned())]);
     Profile {
-        model: tag(opened),
+        model: opened.tag(),
         numerics: numerics_tag(&numerics),
         vocabulary: opened.spec.embed.vocab as u32,
         max_tokens: opened.spec.context as u64,
@@ -123,8 +123,15 @@ pub(crate) fn precision(number: u32) -> KvPrecision {
     known.expect("the profile lists all numbers").1
 }
 
+impl Opened {
+    /// The identity of the model. It is made once: samples of all tensors are read for it.
+    pub(crate) fn tag(&self) -> ModelTag {
+        *self.tag.get_or_init(|| tag(self))
+    }
+}
+
 /// The identity of a model: what its architecture says of itself, its vocabulary and samples of all its tensors.
-pub(crate) fn tag(opened: &Opened) -> ModelTag {
+fn tag(opened: &Opened) -> ModelTag {
     let metadata = &opened.checkpoint.metadata;
     let architecture = format!("{}.", opened.spec.arch);
     let facts = metadata.iter().filter(|(key, _)| key.starts_with(&architecture));

@@ -83,7 +83,9 @@ impl SpillArgs {
         match Store::open(&path, self.spill_budget) {
             Ok((store, report)) => Some(Arc::new(SpillFolder::new(store, path, &report))),
             Err(error) => {
-                output::note(format_args!("state that memory has no room for is not kept: {error}"));
+                output::note(format_args!(
+                    "state that memory has no room for is not kept: {error}; --spill-dir names another folder"
+                ));
                 None
             }
         }

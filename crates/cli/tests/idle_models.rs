@@ -4,14 +4,12 @@
 
 mod support;
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use support::{lichen, model};
+use support::{address, exchange, lichen, model, status};
 
 /// The process itself, the margin, and one and a half of the models, which take about 1 MB each.
 const ROOM_FOR_ONE: &str = "41344000";
@@ -32,9 +30,8 @@ impl Server {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-        let address = lines.find_map(|line| Some(line.strip_prefix("listening on http://")?.to_owned()));
-        Self { child, address: address.unwrap() }
+        let address = address(&mut child).unwrap();
+        Self { child, address }
     }
 
     /// Two tiny models, `a` and `b`. What is given is for `a`.
@@ -47,18 +44,8 @@ impl Server {
 
     fn exchange(&self, method: &str, path: &str, body: &Value) -> (u16, String) {
         let body = if body.is_null() { String::new() } else { body.to_string() };
-        let length = body.len();
-        let mut socket = TcpStream::connect(&self.address).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(300))).unwrap();
-        write!(
-            socket,
-            "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
-        )
-        .unwrap();
-        let mut answer = String::new();
-        socket.read_to_string(&mut answer).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+        let (head, body) = exchange(&self.address, method, path, &body).unwrap();
+        (status(&head), body)
     }
 
     fn call(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {

@@ -4,14 +4,13 @@
 
 mod support;
 
-use std::io::{BufRead, BufReader, Read};
-use std::net::TcpStream;
+use std::io::Read;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use support::lichen;
+use support::{address, exchange, lichen, status};
 
 /// Enough for SmolLM2-135M and 25 MiB of keys and values, which are 1,100 tokens in half precision.
 const BUDGET: &str = "190M";
@@ -50,8 +49,7 @@ impl Server {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-        match lines.find_map(|line| Some(line.strip_prefix("listening on http://")?.to_owned())) {
+        match address(&mut child) {
             Some(address) => Ok(Self { child, address }),
             None => {
                 let mut told = String::new();
@@ -64,25 +62,13 @@ impl Server {
 
     fn call(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
         let (head, body) = self.exchange(method, path, body);
-        (head.split(' ').nth(1).unwrap().parse().unwrap(), serde_json::from_str(&body).unwrap())
+        (status(&head), serde_json::from_str(&body).unwrap())
     }
 
     /// Head and body of the response.
     fn exchange(&self, method: &str, path: &str, body: &Value) -> (String, String) {
-        use std::io::Write;
         let body = if body.is_null() { String::new() } else { body.to_string() };
-        let length = body.len();
-        let mut socket = TcpStream::connect(&self.address).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(300))).unwrap();
-        write!(
-            socket,
-            "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
-        )
-        .unwrap();
-        let mut answer = String::new();
-        socket.read_to_string(&mut answer).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        (head.to_owned(), body.to_owned())
+        exchange(&self.address, method, path, &body).unwrap()
     }
 
     /// The count of a result of admission.

@@ -6,8 +6,6 @@
 mod support;
 
 use std::fs;
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -15,7 +13,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
-use support::{lichen, model};
+use support::{address, exchange, lichen, model};
 
 struct Server {
     child: Child,
@@ -40,26 +38,12 @@ impl Server {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-        let address = lines.find_map(|line| Some(line.strip_prefix("listening on http://")?.to_owned()));
-        Self { child, address: address.unwrap() }
+        let address = address(&mut child).unwrap();
+        Self { child, address }
     }
 
     fn exchange(&self, method: &str, path: &str, body: &str) -> String {
-        let answer = self.try_exchange(method, path, body).unwrap();
-        answer.split_once("\r\n\r\n").unwrap().1.to_owned()
-    }
-
-    fn try_exchange(&self, method: &str, path: &str, body: &str) -> io::Result<String> {
-        let mut socket = TcpStream::connect(&self.address)?;
-        let length = body.len();
-        write!(
-            socket,
-            "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
-        )?;
-        let mut answer = String::new();
-        socket.read_to_string(&mut answer)?;
-        Ok(answer)
+        exchange(&self.address, method, path, body).unwrap().1
     }
 
     /// The answer to a prompt and how many of its tokens were not computed.
@@ -169,7 +153,7 @@ fn a_server_that_is_killed_while_it_writes_leaves_nothing_wrong_behind() {
             });
             for number in (0..12).cycle() {
                 let body = json!({"prompt": prompt(number), "max_tokens": 6}).to_string();
-                if server.try_exchange("POST", "/v1/completions", &body).is_err() {
+                if exchange(&server.address, "POST", "/v1/completions", &body).is_err() {
                     break;
                 }
             }

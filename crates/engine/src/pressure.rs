@@ -54,10 +54,11 @@ impl Worker<'_> {
     /// Bytes that running sequences were promised, or have come to need.
     pub(crate) fn promised(&self) -> u64 {
         let Some(member) = self.account.member() else { return 0 };
+        let model = member.model();
         let of = |id: u64| {
             let sequence = &self.sequences[&id];
             let tokens = sequence.promised.max(sequence.tokens().len() + 1);
-            member.model().turn_bytes(tokens as u64, 0, 0)
+            model.turn_bytes(tokens as u64, 0, 0)
         };
         self.scheduler.running().map(of).sum()
     }

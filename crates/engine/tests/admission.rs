@@ -2,18 +2,20 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+mod support;
+
 use lichen_backend::{Executor, ExecutorError, KvPrecision};
 use lichen_engine::{Engine, EngineConfig, FINE_PAGES, Governor, GovernorConfig, Placement};
 use lichen_generate::{Event, FinishReason, Generate, GenerateError, Request, Ticket};
 use lichen_memory::probe::MemorySource;
 use lichen_memory::{Class, Group, ModelBytes, Owner, Sample};
 use lichen_op::Batch;
-use lichen_text::{TokenKind, Tokenizer, Vocabulary, VocabularyModel};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use support::tokenizer;
 
 const VOCAB: usize = 26;
 const MIB: u64 = 1 << 20;
@@ -110,26 +112,6 @@ struct Bench {
     most_at_once: Arc<Mutex<usize>>,
 }
 
-fn tokenizer() -> Arc<Tokenizer> {
-    let vocabulary = Vocabulary {
-        model: VocabularyModel::ByteLevelBpe,
-        pre: String::new(),
-        scores: Vec::new(),
-        merges: Vec::new(),
-        bos: None,
-        eos: None,
-        eot: None,
-        unk: None,
-        add_bos: false,
-        add_eos: false,
-        add_space_prefix: false,
-        strip_after_control: false,
-        tokens: ('a'..='z').map(String::from).collect(),
-        kinds: vec![TokenKind::Normal; VOCAB],
-    };
-    Arc::new(Tokenizer::new(vocabulary).unwrap())
-}
-
 /// Prompts are read page by page.
 fn small() -> EngineConfig {
     EngineConfig { prefill_tokens: PAGE_TOKENS, ..EngineConfig::default() }
@@ -153,11 +135,11 @@ fn bench(kv: u64, config: EngineConfig) -> Bench {
         weights_anonymous: 0,
         tokenizer: 0,
     };
+    let tokenizer = tokenizer(('a'..='z').map(String::from).collect());
     let executor = Sized::default();
     let most_at_once = executor.most_at_once.clone();
     let placement = Placement { governor: governor.clone(), owner, model, reserved: vec![Arc::new(weights)] };
-    let engine =
-        Engine::start_placed(Box::new(executor), tokenizer(), config, Some(placement), None).unwrap();
+    let engine = Engine::start_placed(Box::new(executor), tokenizer, config, Some(placement), None).unwrap();
     Bench { engine, governor, limit, most_at_once }
 }
 

@@ -7,19 +7,21 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+mod support;
+
 use lichen_backend::Executor;
 use lichen_cpu::{CpuConfig, CpuExecutor, Weight};
 use lichen_engine::{Engine, EngineConfig};
 use lichen_format::Checkpoint;
 use lichen_generate::{Event, Generate, Request, Sampling};
 use lichen_model::import;
-use lichen_text::{TokenKind, Tokenizer, Vocabulary, VocabularyModel};
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 use std::alloc::System;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use support::tokenizer;
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
@@ -49,33 +51,17 @@ fn executor() -> CpuExecutor {
     CpuExecutor::new(plan, weights, CpuConfig { threads: 1, ..CpuConfig::default() }).unwrap()
 }
 
-/// Every token is visible text, and none ends the answer.
-fn tokenizer(vocab: usize) -> Tokenizer {
-    Tokenizer::new(Vocabulary {
-        model: VocabularyModel::ByteLevelBpe,
-        pre: String::new(),
-        tokens: (0..vocab).map(|token| format!("t{token}")).collect(),
-        scores: Vec::new(),
-        kinds: vec![TokenKind::Normal; vocab],
-        merges: Vec::new(),
-        bos: None,
-        eos: None,
-        eot: None,
-        unk: None,
-        add_bos: false,
-        add_eos: false,
-        add_space_prefix: false,
-        strip_after_control: false,
-    })
-    .unwrap()
-}
-
 /// How many allocations there have been whenever one of `sequences` answers gives out a token.
 fn counts(sequences: usize, sampling: &Sampling) -> Vec<usize> {
     let executor = executor();
     let vocab = executor.vocab();
     let config = EngineConfig { speculate: false, ..EngineConfig::default() };
-    let engine = Engine::start(Box::new(executor), Arc::new(tokenizer(vocab)), config).unwrap();
+    let engine = Engine::start(
+        Box::new(executor),
+        tokenizer((0..vocab).map(|token| format!("t{token}")).collect()),
+        config,
+    )
+    .unwrap();
     let counts = Arc::new(Mutex::new(Vec::with_capacity(2 * sequences * ANSWER)));
     let running = Arc::new(AtomicUsize::new(sequences));
     let mut tickets = Vec::new();

@@ -94,8 +94,8 @@ impl Quiet {
 
     /// Whether nothing runs and memory isn't short; `None` if the model is gone.
     fn is_quiet(&self) -> Option<bool> {
-        let stats = self.engine.upgrade()?.stats();
-        Some(stats.running + stats.waiting + stats.paused == 0 && self.memory.is_ample())
+        let engine = self.engine.upgrade()?;
+        Some(is_idle(&engine) && self.memory.is_ample())
     }
 
     /// `None` if it can't be now.
@@ -113,8 +113,7 @@ impl Quiet {
                 if !memory.is_ample() {
                     return false;
                 }
-                let stats = engine.stats();
-                if stats.running + stats.waiting + stats.paused == 0 {
+                if is_idle(&engine) {
                     return true;
                 }
                 drop(engine);
@@ -131,6 +130,12 @@ impl Quiet {
         self.memory.note_gate(&self.name, &gate);
         engine.reconfigure(|config| config.kv_gate = gate);
     }
+}
+
+/// Whether an engine has nothing to do.
+fn is_idle(engine: &Engine) -> bool {
+    let stats = engine.stats();
+    stats.running + stats.waiting + stats.paused == 0
 }
 
 /// Lets every other thread go first.

@@ -174,6 +174,10 @@ impl Shared {
         let begins = state.ahead.turn_to(first..last + 1);
         state.begun |= begins;
         state.passes.seen(begins);
+        if !begins && state.ahead.plan().streamed_bytes() == 0 && state.ahead.ready() {
+            // All weights have room and are here: there is nothing for the reading thread to do.
+            return;
+        }
         self.moved.notify_all();
         drop(self.moved.wait_while(state, |state| !state.ahead.ready() && !state.stopped));
     }

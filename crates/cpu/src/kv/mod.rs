@@ -12,6 +12,7 @@ pub use layout::{PAGE_TOKENS, page_bytes};
 
 use crate::table::Kernels;
 use crate::team::Team;
+use foldhash::fast::FixedState;
 use half::f16;
 use lichen_backend::{KvPrecision, PageError, PageId, PageSet};
 use memmap2::MmapMut;
@@ -87,14 +88,15 @@ pub(crate) struct Kv {
     open: KvPrecision,
     /// Of pages sealed from now on.
     sealed: KvPrecision,
-    pages: HashMap<PageId, Page>,
+    /// Found for each page and few query rows of attention, so by a quick hash: names are numbers of our own.
+    pages: HashMap<PageId, Page, FixedState>,
     sequences: HashMap<u64, SequenceKv>,
     next_page: u64,
 }
 
 impl Kv {
     pub(crate) fn new(layout: Layout, open: KvPrecision) -> Self {
-        let (pages, sequences) = (HashMap::new(), HashMap::new());
+        let (pages, sequences) = (HashMap::default(), HashMap::new());
         Self { layout, open, sealed: open, pages, sequences, next_page: 0 }
     }
 

@@ -166,15 +166,8 @@ impl Executor for Paged {
     }
 }
 
-pub fn engine(config: EngineConfig, period: Option<usize>) -> (Engine, Arc<Mutex<Seen>>) {
-    engine_with(config, period, None)
-}
-
-pub fn engine_with(
-    config: EngineConfig,
-    period: Option<usize>,
-    tier: Option<Arc<dyn ColdTier>>,
-) -> (Engine, Arc<Mutex<Seen>>) {
+/// Every token is visible text, and none ends an answer.
+pub fn tokenizer(tokens: Vec<String>) -> Arc<Tokenizer> {
     let vocabulary = Vocabulary {
         model: VocabularyModel::ByteLevelBpe,
         pre: String::new(),
@@ -188,13 +181,25 @@ pub fn engine_with(
         add_eos: false,
         add_space_prefix: false,
         strip_after_control: false,
-        tokens: ('a'..='z').map(String::from).collect(),
-        kinds: vec![TokenKind::Normal; VOCAB],
+        kinds: vec![TokenKind::Normal; tokens.len()],
+        tokens,
     };
+    Arc::new(Tokenizer::new(vocabulary).unwrap())
+}
+
+pub fn engine(config: EngineConfig, period: Option<usize>) -> (Engine, Arc<Mutex<Seen>>) {
+    engine_with(config, period, None)
+}
+
+pub fn engine_with(
+    config: EngineConfig,
+    period: Option<usize>,
+    tier: Option<Arc<dyn ColdTier>>,
+) -> (Engine, Arc<Mutex<Seen>>) {
     let seen = Arc::new(Mutex::new(Seen::default()));
     let (sequences, held) = (BTreeMap::new(), BTreeMap::new());
     let executor = Paged { period, sequences, held, next: 0, seen: seen.clone() };
-    let tokenizer = Arc::new(Tokenizer::new(vocabulary).unwrap());
+    let tokenizer = tokenizer(('a'..='z').map(String::from).collect());
     (Engine::start_placed(Box::new(executor), tokenizer, config, None, tier).unwrap(), seen)
 }
 
