@@ -1,7 +1,8 @@
 //! One team of threads per process and size: hands numbered tasks to threads that stay awake between them.
 //!
 //! A model step is some hundred short parallel regions, so workers spin for a while before they sleep. Which thread
-//! does which task is left to chance; results must not depend on it.
+//! does which task is left to chance; results must not depend on it. A worker takes part only if it comes while there
+//! is work: when the system gives its core to somebody else, the others don't wait for it to come back.
 
 #![expect(
     unsafe_code,
@@ -10,11 +11,11 @@
 
 use std::collections::HashMap;
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::thread::{JoinHandle, Thread};
 
-/// How often a worker looks for work before it sleeps: some ten microseconds.
+/// How often a worker looks for work before it sleeps: between a tenth of a millisecond and one.
 const SPINS: usize = 20_000;
 
 type Work = dyn Fn(usize, usize) + Sync;
@@ -23,7 +24,7 @@ type Work = dyn Fn(usize, usize) + Sync;
 #[derive(Clone, Copy)]
 struct Lent(*const Work);
 
-// SAFETY: the closure is `Sync`, and `Team::run` keeps it alive until every worker has finished with it.
+// SAFETY: the closure is `Sync`, and `Team::run` keeps it alive until every worker that joined has left.
 unsafe impl Send for Lent {}
 
 #[derive(Default)]
@@ -33,15 +34,40 @@ struct Region {
 }
 
 struct Shared {
-    /// Counts regions; a change is the signal to start.
-    generation: AtomicUsize,
+    /// See [`State`].
+    state: AtomicU64,
     region: Mutex<Region>,
     next_task: AtomicUsize,
-    /// Workers that haven't finished the region.
-    busy: AtomicUsize,
     asleep: Vec<AtomicBool>,
     failed: AtomicBool,
     stop: AtomicBool,
+}
+
+/// The region that runs now, in one word: its number in the upper half, whether workers may still join it, and how
+/// many have joined and not left.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct State(u64);
+
+impl State {
+    const OPEN: u64 = 1 << 31;
+    const NUMBER: u64 = 1 << 32;
+
+    fn number(self) -> u64 {
+        self.0 / Self::NUMBER
+    }
+
+    fn is_open(self) -> bool {
+        self.0 & Self::OPEN != 0
+    }
+
+    fn joined(self) -> u64 {
+        self.0 % Self::OPEN
+    }
+
+    /// The next region, open, with nobody in it.
+    fn next(self) -> Self {
+        Self((self.number() + 1).wrapping_mul(Self::NUMBER) | Self::OPEN)
+    }
 }
 
 /// A team of threads, the caller being one of them.
@@ -64,17 +90,16 @@ impl Team {
         if let Some(team) = teams.get(&threads).and_then(Weak::upgrade) {
             return Ok(team);
         }
-        let team = Arc::new(Self::start(threads)?);
+        let team = Arc::new(Self::start(threads, Shared::serve)?);
         teams.insert(threads, Arc::downgrade(&team));
         Ok(team)
     }
 
-    fn start(threads: usize) -> std::io::Result<Self> {
+    fn start(threads: usize, worker: fn(&Shared, usize)) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
-            generation: AtomicUsize::new(0),
+            state: AtomicU64::new(0),
             region: Mutex::default(),
             next_task: AtomicUsize::new(0),
-            busy: AtomicUsize::new(0),
             asleep: (1..threads).map(|_| AtomicBool::new(false)).collect(),
             failed: AtomicBool::new(false),
             stop: AtomicBool::new(false),
@@ -84,7 +109,7 @@ impl Team {
             let shared = team.shared.clone();
             let handle = std::thread::Builder::new()
                 .name(format!("lichen-compute-{index}"))
-                .spawn(move || shared.serve(index))?;
+                .spawn(move || worker(&shared, index))?;
             team.workers.push((handle.thread().clone(), handle));
         }
         Ok(team)
@@ -119,8 +144,9 @@ impl Team {
         let shared = &self.shared;
         *shared.region.lock().unwrap_or_else(PoisonError::into_inner) = Region { work: Some(work), tasks };
         shared.next_task.store(0, Ordering::Relaxed);
-        shared.busy.store(self.workers.len(), Ordering::Relaxed);
-        shared.generation.fetch_add(1, Ordering::SeqCst);
+        // Nobody joins a closed region, and the last one is closed and left: no other thread writes this now.
+        let state = State(shared.state.load(Ordering::Relaxed));
+        shared.state.store(state.next().0, Ordering::SeqCst);
         self.wake();
     }
 
@@ -143,13 +169,15 @@ impl Team {
     }
 }
 
-/// Waits for the workers even if the caller's own task panics.
+/// Closes the region and waits for those who joined it, even if the caller's own task panics.
 struct Finish<'t>(&'t Team);
 
 impl Drop for Finish<'_> {
     fn drop(&mut self) {
+        let state = &self.0.shared.state;
+        state.fetch_and(!State::OPEN, Ordering::AcqRel);
         let mut spins = 0usize;
-        while self.0.shared.busy.load(Ordering::Acquire) > 0 {
+        while State(state.load(Ordering::Acquire)).joined() > 0 {
             spins += 1;
             if spins < SPINS { std::hint::spin_loop() } else { std::thread::yield_now() }
         }
@@ -159,7 +187,6 @@ impl Drop for Finish<'_> {
 impl Drop for Team {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);
-        self.shared.generation.fetch_add(1, Ordering::SeqCst);
         for (thread, handle) in self.workers.drain(..) {
             thread.unpark();
             // The panic of a worker has been reported by `run`.
@@ -170,26 +197,23 @@ impl Drop for Team {
 
 impl Shared {
     fn serve(&self, index: usize) {
-        let mut seen = 0;
-        loop {
-            seen = self.await_region(index, seen);
-            if self.stop.load(Ordering::SeqCst) {
-                return;
-            }
+        let mut last = 0;
+        while let Some(number) = self.join(index, last) {
+            last = number;
             let (work, tasks) = {
                 let region = self.region.lock().unwrap_or_else(PoisonError::into_inner);
                 (region.work, region.tasks)
             };
             if let Some(Lent(work)) = work {
                 let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                    // SAFETY: the lender waits until `busy` is zero, and this thread counts as busy until below.
+                    // SAFETY: the lender waits until everybody who joined has left, and this thread leaves below.
                     self.take_tasks(tasks, unsafe { &*work }, index);
                 }));
                 if outcome.is_err() {
                     self.failed.store(true, Ordering::Release);
                 }
             }
-            self.busy.fetch_sub(1, Ordering::AcqRel);
+            self.state.fetch_sub(1, Ordering::AcqRel);
         }
     }
 
@@ -203,12 +227,21 @@ impl Shared {
         }
     }
 
-    fn await_region(&self, index: usize, seen: usize) -> usize {
+    /// Waits for an open region other than `last` and joins it; returns its number, or `None` when the team ends.
+    fn join(&self, index: usize, last: u64) -> Option<u64> {
         let mut spins = 0usize;
         loop {
-            let generation = self.generation.load(Ordering::SeqCst);
-            if generation != seen {
-                return generation;
+            if self.stop.load(Ordering::SeqCst) {
+                return None;
+            }
+            let state = State(self.state.load(Ordering::SeqCst));
+            if state.is_open() && state.number() != last {
+                let joined = state.0 + 1;
+                let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
+                if self.state.compare_exchange_weak(state.0, joined, success, failure).is_ok() {
+                    return Some(state.number());
+                }
+                continue;
             }
             spins += 1;
             if spins < SPINS {
@@ -217,10 +250,12 @@ impl Shared {
             }
             let asleep = &self.asleep[index - 1];
             asleep.store(true, Ordering::SeqCst);
-            if self.generation.load(Ordering::SeqCst) == seen {
+            // Whoever changed one of these before may not have seen that this thread sleeps.
+            if self.state.load(Ordering::SeqCst) == state.0 && !self.stop.load(Ordering::SeqCst) {
                 std::thread::park();
             }
             asleep.store(false, Ordering::SeqCst);
+            spins = 0;
         }
     }
 }
@@ -270,6 +305,21 @@ mod tests {
                 assert!(done.iter().enumerate().all(|(row, &sum)| sum == 20.0 * row as f32));
             }
         }
+    }
+
+    #[test]
+    fn a_worker_that_never_comes_is_not_waited_for() {
+        let team = Team::start(2, |_, _| {
+            loop {
+                std::thread::park();
+            }
+        });
+        let team = std::mem::ManuallyDrop::new(team.unwrap());
+        let mut done = vec![0.0; 100];
+        for _ in 0..20 {
+            team.rows(&mut done, 1, |_, part| part[0] += 1.0);
+        }
+        assert_eq!(done, [20.0; 100]);
     }
 
     #[test]
