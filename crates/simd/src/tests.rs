@@ -116,6 +116,8 @@ macro_rules! for_each_isa {
     ($check:ident) => {
         #[cfg(target_arch = "aarch64")]
         $check::<crate::Neon>();
+        #[cfg(target_arch = "aarch64")]
+        $check::<crate::NeonDotprod>();
         #[cfg(target_arch = "x86_64")]
         $check::<crate::Avx2>();
         #[cfg(target_arch = "x86_64")]
