@@ -209,3 +209,6 @@ pub(crate) fn row(dtype: DType, isa: &str) -> Option<&'static Gemv> {
 pub fn best(dtype: DType) -> Option<&'static Gemv> {
     GEMV.iter().find(|row| row.dtype == dtype && row.is_supported())
 }
+
+#[cfg(test)]
+mod tests;
