@@ -10,9 +10,9 @@ use crate::panel::{self, IntPanel};
 use lichen_backend::KvPrecision;
 use lichen_op::Activation as Gate;
 #[cfg(target_arch = "aarch64")]
-use lichen_simd::Neon;
+use lichen_simd::{Neon, NeonDotprod};
 #[cfg(target_arch = "x86_64")]
-use lichen_simd::{Avx2, Avx512Vnni};
+use lichen_simd::{Avx2, Avx512, Avx512Vnni, AvxVnni};
 use lichen_simd::{Isa, Scalar};
 use lichen_tensor::DType;
 
@@ -85,22 +85,31 @@ fn compiled<C: Codec, I: Isa>(weights: &[u8], x: &[Activation], out: &mut [f32])
     );
 }
 
+/// Rows for each codec, or for none, on each instruction set, best first.
 macro_rules! rows {
-    ($($codec:ident),+ $(,)?) => {
+    ($row:ident: $(<$($codec:ident)?>)+) => {
         &[$(
             #[cfg(target_arch = "x86_64")]
-            Gemv::new::<$codec, Avx512Vnni>(),
+            $row::new::<$($codec,)? Avx512Vnni>(),
             #[cfg(target_arch = "x86_64")]
-            Gemv::new::<$codec, Avx2>(),
+            $row::new::<$($codec,)? Avx512>(),
+            #[cfg(target_arch = "x86_64")]
+            $row::new::<$($codec,)? AvxVnni>(),
+            #[cfg(target_arch = "x86_64")]
+            $row::new::<$($codec,)? Avx2>(),
             #[cfg(target_arch = "aarch64")]
-            Gemv::new::<$codec, Neon>(),
-            Gemv::new::<$codec, Scalar>(),
+            $row::new::<$($codec,)? NeonDotprod>(),
+            #[cfg(target_arch = "aarch64")]
+            $row::new::<$($codec,)? Neon>(),
+            $row::new::<$($codec,)? Scalar>(),
         )+]
     };
 }
 
 /// Every row, best first within a format.
-pub static GEMV: &[Gemv] = rows![Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Iq4Nl, Q2K, Q3K, Q4K, Q5K, Q6K, Iq4Xs];
+pub static GEMV: &[Gemv] = rows![
+    Gemv: <Q4_0> <Q4_1> <Q5_0> <Q5_1> <Q8_0> <Iq4Nl> <Q2K> <Q3K> <Q4K> <Q5K> <Q6K> <Iq4Xs>
+];
 
 /// What doesn't depend on the format of the weights, for one instruction set.
 pub(crate) struct Kernels {
@@ -179,15 +188,7 @@ impl Kernels {
     }
 }
 
-static KERNELS: &[Kernels] = &[
-    #[cfg(target_arch = "x86_64")]
-    Kernels::new::<Avx512Vnni>(),
-    #[cfg(target_arch = "x86_64")]
-    Kernels::new::<Avx2>(),
-    #[cfg(target_arch = "aarch64")]
-    Kernels::new::<Neon>(),
-    Kernels::new::<Scalar>(),
-];
+static KERNELS: &[Kernels] = rows![Kernels: <>];
 
 /// The names of the instruction sets that this processor can run, best first.
 pub fn instruction_sets() -> impl Iterator<Item = &'static str> {
@@ -208,3 +209,6 @@ pub(crate) fn row(dtype: DType, isa: &str) -> Option<&'static Gemv> {
 pub fn best(dtype: DType) -> Option<&'static Gemv> {
     GEMV.iter().find(|row| row.dtype == dtype && row.is_supported())
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,31 +1,27 @@
-//! NEON, which every 64-bit ARM processor has. Products go through 16 bits, so that no extension is needed.
+//! NEON, and how the extensions of ARM multiply bytes.
 
 #![expect(unsafe_code, reason = "intrinsics need the instructions that the value of the type proves")]
 
-use crate::Isa;
-use std::arch::aarch64::*;
+mod products;
 
-/// NEON, on pairs of 128-bit vectors.
+use crate::Isa;
+use products::{DotProduct, Products, Widening};
+use std::arch::aarch64::*;
+use std::marker::PhantomData;
+
+/// NEON on pairs of 128-bit vectors, bytes multiplied the way of `P`.
 #[derive(Debug, Clone, Copy)]
-pub struct Neon(());
+pub struct NeonWith<P>(PhantomData<P>);
+
+/// NEON as every 64-bit ARM processor has it.
+pub type Neon = NeonWith<Widening>;
+
+/// NEON with the dot products of ARMv8.2: most processors since 2018.
+pub type NeonDotprod = NeonWith<DotProduct>;
 
 /// Two vectors that count as one of 256 bits.
 #[derive(Debug, Clone, Copy)]
 pub struct Pair<T>(T, T);
-
-/// Sums of four products each: the lanes of `a * b` for signed bytes.
-///
-/// # Safety
-/// The processor must have NEON.
-#[inline(always)]
-unsafe fn products(a: int8x16_t, b: int8x16_t) -> int32x4_t {
-    // SAFETY: the caller vouches for NEON. Pairs are added after widening to 32 bits, so nothing overflows.
-    unsafe {
-        let low = vpaddlq_s16(vmull_s8(vget_low_s8(a), vget_low_s8(b)));
-        let high = vpaddlq_s16(vmull_high_s8(a, b));
-        vpaddq_s32(low, high)
-    }
-}
 
 /// Four rows of four as four columns.
 ///
@@ -47,8 +43,8 @@ unsafe fn transpose4(a: float32x4_t, b: float32x4_t, c: float32x4_t, d: float32x
     }
 }
 
-impl Isa for Neon {
-    const NAME: &'static str = "neon";
+impl<P: Products> Isa for NeonWith<P> {
+    const NAME: &'static str = P::NAME;
     type Bytes = Pair<uint8x16_t>;
     type Ints = Pair<int32x4_t>;
     type Floats = Pair<float32x4_t>;
@@ -58,17 +54,13 @@ impl Isa for Neon {
     type LaneInts = Pair<int32x4_t>;
 
     fn new() -> Option<Self> {
-        std::arch::is_aarch64_feature_detected!("neon").then_some(Self(()))
+        P::is_supported().then_some(Self(PhantomData))
     }
 
     #[inline(always)]
     fn run<R>(self, f: impl FnOnce() -> R) -> R {
-        #[target_feature(enable = "neon")]
-        fn compiled<R>(f: impl FnOnce() -> R) -> R {
-            f()
-        }
-        // SAFETY: `new` looked for NEON.
-        unsafe { compiled(f) }
+        // SAFETY: `new` looked whether it is supported.
+        unsafe { P::run(f) }
     }
 
     #[inline(always)]
@@ -114,14 +106,7 @@ impl Isa for Neon {
 
     #[inline(always)]
     fn quad_dot_signed(self, sum: Self::LaneInts, quads: &[u8], other: &[u8; 4]) -> Self::LaneInts {
-        let quads = self.load(quads.first_chunk().expect("a quad for each row"));
-        // SAFETY: `self` proves NEON.
-        unsafe {
-            let other = vdupq_n_s32(i32::from_le_bytes(*other));
-            let other = vreinterpretq_u8_s32(other);
-            let dots = self.dot_signed(quads, Pair(other, other));
-            Pair(vaddq_s32(sum.0, dots.0), vaddq_s32(sum.1, dots.1))
-        }
+        self.quads_dot(sum, self.quads_load(quads), other)
     }
 
     type Quads = Pair<uint8x16_t>;
@@ -148,9 +133,14 @@ impl Isa for Neon {
 
     #[inline(always)]
     fn quads_dot(self, sum: Self::LaneInts, quads: Self::Quads, other: &[u8; 4]) -> Self::LaneInts {
-        // SAFETY: `self` proves NEON.
-        let other = unsafe { vreinterpretq_u8_s32(vdupq_n_s32(i32::from_le_bytes(*other))) };
-        self.add_ints(sum, self.dot_unsigned(quads, Pair(other, other)))
+        // SAFETY: `self` proves NEON and what `P` needs.
+        unsafe {
+            let other = vreinterpretq_s8_s32(vdupq_n_s32(i32::from_le_bytes(*other)));
+            Pair(
+                P::add(sum.0, vreinterpretq_s8_u8(quads.0), other),
+                P::add(sum.1, vreinterpretq_s8_u8(quads.1), other),
+            )
+        }
     }
 
     #[inline(always)]
@@ -285,11 +275,12 @@ impl Isa for Neon {
 
     #[inline(always)]
     fn dot_signed(self, a: Self::Bytes, b: Self::Bytes) -> Self::Ints {
-        // SAFETY: `self` proves NEON.
+        // SAFETY: `self` proves NEON and what `P` needs.
         unsafe {
+            let zero = vdupq_n_s32(0);
             Pair(
-                products(vreinterpretq_s8_u8(a.0), vreinterpretq_s8_u8(b.0)),
-                products(vreinterpretq_s8_u8(a.1), vreinterpretq_s8_u8(b.1)),
+                P::add(zero, vreinterpretq_s8_u8(a.0), vreinterpretq_s8_u8(b.0)),
+                P::add(zero, vreinterpretq_s8_u8(a.1), vreinterpretq_s8_u8(b.1)),
             )
         }
     }

@@ -15,10 +15,10 @@ mod scalar;
 mod x86_64;
 
 #[cfg(target_arch = "aarch64")]
-pub use aarch64::Neon;
+pub use aarch64::{Neon, NeonDotprod};
 pub use scalar::Scalar;
 #[cfg(target_arch = "x86_64")]
-pub use x86_64::{Avx2, Avx512Vnni};
+pub use x86_64::{Avx2, Avx512, Avx512Vnni, AvxVnni};
 
 /// A set of instructions that this processor has.
 pub trait Isa: Copy + 'static {

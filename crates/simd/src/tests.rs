@@ -111,16 +111,27 @@ fn scalar_dot_is_the_sum_of_products() {
     assert_eq!(isa.nibbles(&[0x2b; 16])[15..17], [0xb, 0x2]);
 }
 
-#[cfg(target_arch = "x86_64")]
-#[test]
-fn avx2_equals_scalar() {
-    equals_scalar::<crate::Avx2>();
+/// Calls a function for each instruction set of this kind of processor.
+macro_rules! for_each_isa {
+    ($check:ident) => {
+        #[cfg(target_arch = "aarch64")]
+        $check::<crate::Neon>();
+        #[cfg(target_arch = "aarch64")]
+        $check::<crate::NeonDotprod>();
+        #[cfg(target_arch = "x86_64")]
+        $check::<crate::Avx2>();
+        #[cfg(target_arch = "x86_64")]
+        $check::<crate::AvxVnni>();
+        #[cfg(target_arch = "x86_64")]
+        $check::<crate::Avx512>();
+        #[cfg(target_arch = "x86_64")]
+        $check::<crate::Avx512Vnni>();
+    };
 }
 
-#[cfg(target_arch = "x86_64")]
 #[test]
-fn avx512_vnni_equals_scalar() {
-    equals_scalar::<crate::Avx512Vnni>();
+fn every_operation_equals_the_scalar_one() {
+    for_each_isa!(equals_scalar);
 }
 
 /// What panel operations give for each row of random quads.
@@ -216,12 +227,7 @@ fn quads_equal_scalar<I: Isa>() {
 
 #[test]
 fn packed_quads_give_the_same_on_lanes_of_any_width() {
-    #[cfg(target_arch = "aarch64")]
-    quads_equal_scalar::<crate::Neon>();
-    #[cfg(target_arch = "x86_64")]
-    quads_equal_scalar::<crate::Avx2>();
-    #[cfg(target_arch = "x86_64")]
-    quads_equal_scalar::<crate::Avx512Vnni>();
+    for_each_isa!(quads_equal_scalar);
     // One quad by hand: 2, 5 and 8 with a fifth bit, 15.
     let mut packed = [0; 32];
     packed[..4].copy_from_slice(&[2, 5, 8, 15]);
@@ -239,19 +245,8 @@ fn panels_are_sums_of_products<I: Isa>() {
     }
 }
 
-#[cfg(target_arch = "aarch64")]
-#[test]
-fn neon_equals_scalar() {
-    equals_scalar::<crate::Neon>();
-}
-
 #[test]
 fn panel_products_are_exact() {
     panels_are_sums_of_products::<Scalar>();
-    #[cfg(target_arch = "aarch64")]
-    panels_are_sums_of_products::<crate::Neon>();
-    #[cfg(target_arch = "x86_64")]
-    panels_are_sums_of_products::<crate::Avx2>();
-    #[cfg(target_arch = "x86_64")]
-    panels_are_sums_of_products::<crate::Avx512Vnni>();
+    for_each_isa!(panels_are_sums_of_products);
 }

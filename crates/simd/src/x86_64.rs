@@ -1,12 +1,13 @@
-//! AVX2, and AVX-512 VNNI on 256-bit vectors.
+//! AVX2, and what came after it, with 256-bit vectors; panels take 512 bits where there are.
 //!
-//! The two differ in how they multiply bytes; the rest is one macro, since a trait method can't carry
-//! `#[target_feature]` and the operations are the same intrinsics.
+//! They differ in how they multiply bytes and in how wide a panel is; the rest is one macro, since a trait method
+//! can't carry `#[target_feature]` and the operations are the same intrinsics.
 
 #![expect(unsafe_code, reason = "intrinsics need the instructions that the value of the type proves")]
 
 #[macro_use]
 mod lanes;
+mod products;
 
 use crate::Isa;
 use std::arch::x86_64::*;
@@ -15,25 +16,17 @@ use std::arch::x86_64::*;
 #[derive(Debug, Clone, Copy)]
 pub struct Avx2(());
 
-/// AVX-512 with VNNI, used on vectors of 256 bits.
+/// AVX2 with the dot products of VNNI in their AVX encoding: processors without AVX-512 since 2021.
+#[derive(Debug, Clone, Copy)]
+pub struct AvxVnni(());
+
+/// AVX-512 without VNNI: servers since 2017. Only panels take 512 bits.
+#[derive(Debug, Clone, Copy)]
+pub struct Avx512(());
+
+/// AVX-512 with VNNI. Only panels take 512 bits.
 #[derive(Debug, Clone, Copy)]
 pub struct Avx512Vnni(());
-
-impl Avx2 {
-    #[inline(always)]
-    fn multiply_bytes(self, a: __m256i, b: __m256i) -> __m256i {
-        // SAFETY: `self` proves AVX2.
-        unsafe { _mm256_madd_epi16(_mm256_maddubs_epi16(a, b), _mm256_set1_epi16(1)) }
-    }
-}
-
-impl Avx512Vnni {
-    #[inline(always)]
-    fn multiply_bytes(self, a: __m256i, b: __m256i) -> __m256i {
-        // SAFETY: `self` proves AVX-512 VL and VNNI.
-        unsafe { _mm256_dpbusd_epi32(_mm256_setzero_si256(), a, b) }
-    }
-}
 
 macro_rules! isa_of_256_bits {
     ($isa:ident, $name:literal, $lanes:ident, $($feature:tt),+) => {
@@ -57,7 +50,7 @@ macro_rules! isa_of_256_bits {
                 unsafe { compiled(f) }
             }
 
-            $lanes!{}
+            $lanes!{$isa}
 
             #[inline(always)]
             fn store(self, bytes: __m256i) -> [u8; 32] {
@@ -155,14 +148,14 @@ macro_rules! isa_of_256_bits {
 
             #[inline(always)]
             fn dot_unsigned(self, a: __m256i, b: __m256i) -> __m256i {
-                self.multiply_bytes(a, b)
+                self.add_products(self.ints_splat(0), a, b)
             }
 
             #[inline(always)]
             fn dot_signed(self, a: __m256i, b: __m256i) -> __m256i {
                 // SAFETY: `self` proves AVX2.
                 let (magnitude, signed) = unsafe { (_mm256_abs_epi8(a), _mm256_sign_epi8(b, a)) };
-                self.multiply_bytes(magnitude, signed)
+                self.add_products(self.ints_splat(0), magnitude, signed)
             }
 
             #[inline(always)]
@@ -287,11 +280,13 @@ macro_rules! isa_of_256_bits {
     };
 }
 
-isa_of_256_bits!(Avx2, "avx2", lanes_of_avx2, "avx2", "fma", "f16c");
+isa_of_256_bits!(Avx2, "avx2", eight_lanes, "avx2", "fma", "f16c");
+isa_of_256_bits!(AvxVnni, "avx-vnni", eight_lanes, "avx2", "fma", "f16c", "avxvnni");
+isa_of_256_bits!(Avx512, "avx512", sixteen_lanes, "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl");
 isa_of_256_bits!(
     Avx512Vnni,
     "avx512-vnni",
-    lanes_of_avx512,
+    sixteen_lanes,
     "avx2",
     "fma",
     "f16c",

@@ -1,10 +1,10 @@
 //! The operations on as many lanes as a panel has rows.
 
 /// The panel operations on 8 lanes.
-macro_rules! lanes_of_avx2 {
-    () => {
+macro_rules! eight_lanes {
+    ($isa:ident) => {
         const PANEL_ROWS: usize = 8;
-        const WIDE_UNSIGNED: bool = false;
+        const WIDE_UNSIGNED: bool = $isa::WIDE_UNSIGNED;
         type Lanes = __m256;
         type LaneInts = __m256i;
 
@@ -54,22 +54,16 @@ macro_rules! lanes_of_avx2 {
 
         #[inline(always)]
         fn quad_dot(self, sum: __m256i, quads: &[u8], other: &[u8; 4]) -> __m256i {
-            let quads: &[u8; 32] = quads.first_chunk().expect("a quad for each row");
-            // SAFETY: `self` proves AVX2.
-            unsafe {
-                let other = _mm256_set1_epi32(i32::from_le_bytes(*other));
-                _mm256_add_epi32(sum, self.multiply_bytes(self.load(quads), other))
-            }
+            self.quads_dot(sum, self.quads_load(quads), other)
         }
 
         #[inline(always)]
         fn quad_dot_signed(self, sum: __m256i, quads: &[u8], other: &[u8; 4]) -> __m256i {
-            let quads: &[u8; 32] = quads.first_chunk().expect("a quad for each row");
+            let quads = self.quads_load(quads);
+            let other = self.ints_splat(i32::from_le_bytes(*other));
             // SAFETY: `self` proves AVX2.
-            unsafe {
-                let other = _mm256_set1_epi32(i32::from_le_bytes(*other));
-                _mm256_add_epi32(sum, self.dot_signed(self.load(quads), other))
-            }
+            let (magnitude, signed) = unsafe { (_mm256_abs_epi8(quads), _mm256_sign_epi8(other, quads)) };
+            self.add_products(sum, magnitude, signed)
         }
 
         type Quads = __m256i;
@@ -96,11 +90,7 @@ macro_rules! lanes_of_avx2 {
 
         #[inline(always)]
         fn quads_dot(self, sum: __m256i, quads: __m256i, other: &[u8; 4]) -> __m256i {
-            // SAFETY: `self` proves AVX2.
-            unsafe {
-                let other = _mm256_set1_epi32(i32::from_le_bytes(*other));
-                _mm256_add_epi32(sum, self.multiply_bytes(quads, other))
-            }
+            self.add_products(sum, quads, self.ints_splat(i32::from_le_bytes(*other)))
         }
 
         #[inline(always)]
@@ -145,10 +135,10 @@ macro_rules! lanes_of_avx2 {
 }
 
 /// The panel operations on 16 lanes.
-macro_rules! lanes_of_avx512 {
-    () => {
+macro_rules! sixteen_lanes {
+    ($isa:ident) => {
         const PANEL_ROWS: usize = 16;
-        const WIDE_UNSIGNED: bool = true;
+        const WIDE_UNSIGNED: bool = $isa::WIDE_UNSIGNED;
         type Lanes = __m512;
         type LaneInts = __m512i;
 
@@ -198,26 +188,20 @@ macro_rules! lanes_of_avx512 {
 
         #[inline(always)]
         fn quad_dot(self, sum: __m512i, quads: &[u8], other: &[u8; 4]) -> __m512i {
-            let quads: &[u8; 64] = quads.first_chunk().expect("a quad for each row");
-            // SAFETY: reads the 64 borrowed bytes, unaligned; `self` proves AVX-512 VNNI.
-            unsafe {
-                let quads = _mm512_loadu_si512(quads.as_ptr().cast());
-                _mm512_dpbusd_epi32(sum, quads, _mm512_set1_epi32(i32::from_le_bytes(*other)))
-            }
+            self.quads_dot(sum, self.quads_load(quads), other)
         }
 
         #[inline(always)]
         fn quad_dot_signed(self, sum: __m512i, quads: &[u8], other: &[u8; 4]) -> __m512i {
-            let quads: &[u8; 64] = quads.first_chunk().expect("a quad for each row");
-            // SAFETY: reads the 64 borrowed bytes, unaligned; `self` proves AVX-512 VNNI.
-            // Adding 128 to each byte makes them unsigned; what that adds is taken off again.
-            unsafe {
-                let bias = _mm512_set1_epi8(-128);
-                let quads = _mm512_xor_si512(_mm512_loadu_si512(quads.as_ptr().cast()), bias);
-                let other = _mm512_set1_epi32(i32::from_le_bytes(*other));
-                let added = _mm512_dpbusd_epi32(_mm512_setzero_si512(), bias, other);
-                _mm512_sub_epi32(_mm512_dpbusd_epi32(sum, quads, other), added)
-            }
+            let quads = self.quads_load(quads);
+            let other = self.lane_ints_splat(i32::from_le_bytes(*other));
+            // SAFETY: `self` proves AVX-512 BW. The sign of each byte moves from `quads` to `other`.
+            let (magnitude, signed) = unsafe {
+                let negative = _mm512_movepi8_mask(quads);
+                let signed = _mm512_mask_sub_epi8(other, negative, _mm512_setzero_si512(), other);
+                (_mm512_abs_epi8(quads), signed)
+            };
+            self.add_products_of_512_bits(sum, magnitude, signed)
         }
 
         type Quads = __m512i;
@@ -250,8 +234,7 @@ macro_rules! lanes_of_avx512 {
 
         #[inline(always)]
         fn quads_dot(self, sum: __m512i, quads: __m512i, other: &[u8; 4]) -> __m512i {
-            // SAFETY: `self` proves AVX-512 VNNI.
-            unsafe { _mm512_dpbusd_epi32(sum, quads, _mm512_set1_epi32(i32::from_le_bytes(*other))) }
+            self.add_products_of_512_bits(sum, quads, self.lane_ints_splat(i32::from_le_bytes(*other)))
         }
 
         #[inline(always)]
