@@ -27,7 +27,7 @@ fn json_has_the_keys_of_llama_bench_in_its_order_and_the_number_of_sequences() {
         text.lines().filter_map(|line| line.trim().strip_prefix('"')?.split('"').next()).collect();
     let expected = "build_commit build_number cpu_info gpu_info backends model_filename model_type model_size \
         model_n_params n_batch n_ubatch n_threads type_k type_v n_prompt n_gen n_depth n_parallel test_time avg_ns stddev_ns \
-        avg_ts stddev_ts samples_ns samples_ts";
+        avg_ts stddev_ts read_bandwidth read_share samples_ns samples_ts";
     assert_eq!(keys.join(" "), expected, "{}", stderr(&output));
     let tests: Vec<Value> = serde_json::from_str(&text).unwrap();
     let test = &tests[0];
@@ -42,6 +42,21 @@ fn json_has_the_keys_of_llama_bench_in_its_order_and_the_number_of_sequences() {
     assert_eq!(test["type_k"], "f16");
     assert!(test["model_type"].as_str().unwrap().starts_with("llama"), "{test}");
     assert!(test["model_n_params"].as_u64().unwrap() * 2 <= test["model_size"].as_u64().unwrap(), "{test}");
+}
+
+#[test]
+fn decoding_tells_its_share_of_the_read_bandwidth() {
+    let tests = json_of(&["-p", "4", "-n", "8", "-r", "3", "-t", "1"]);
+    let (prompt, generate) = (&tests[0], &tests[1]);
+    assert_eq!(json!([prompt["read_bandwidth"], prompt["read_share"]]), json!([null, null]));
+    let number = |key: &str| generate[key].as_f64().unwrap();
+    // Most of the tensors: of an embedding that isn't the output too only a row is read.
+    let mut samples: Vec<f64> =
+        generate["samples_ns"].as_array().unwrap().iter().map(|n| n.as_f64().unwrap()).collect();
+    samples.sort_by(f64::total_cmp);
+    let bytes = number("read_share") * number("read_bandwidth") * samples[1] / 1e9 / 8.0;
+    let size = number("model_size");
+    assert!(size / 2.0 < bytes && bytes < 1.001 * size, "{generate}");
 }
 
 #[test]

@@ -7,6 +7,7 @@ use crate::gemv::gemv;
 use crate::kv::{Head, HeadShape, codec as kv_codec};
 use crate::math;
 use crate::panel::{self, IntPanel};
+use crate::reading;
 use lichen_backend::KvPrecision;
 use lichen_op::Activation as Gate;
 #[cfg(target_arch = "aarch64")]
@@ -59,9 +60,55 @@ impl Gemv {
         }
     }
 
+    /// A panel for the rows of this format, with nothing in it yet.
+    ///
+    /// # Panics
+    /// If this processor lacks the instructions.
+    pub fn panel(&'static self) -> Panel {
+        let kernels = kernels(self.isa).expect("a row is chosen only where it is supported");
+        Panel { row: self, kernels, ints: IntPanel::default(), width: 0 }
+    }
+
     /// Interleaves rows of `row_bytes` bytes into `panel`.
     pub(crate) fn pack(&self, rows: &[u8], row_bytes: usize, panel: &mut IntPanel) {
         (self.pack)(rows, row_bytes, panel);
+    }
+}
+
+/// Rows of weights, interleaved once to be multiplied with many vectors. The products have the bits of [`Gemv::run`].
+pub struct Panel {
+    row: &'static Gemv,
+    kernels: &'static Kernels,
+    ints: IntPanel,
+    width: usize,
+}
+
+impl Panel {
+    /// Rows that it holds.
+    pub fn rows(&self) -> usize {
+        self.kernels.panel_rows
+    }
+
+    /// Interleaves up to [`Panel::rows`] rows of `width` values; missing ones repeat the last.
+    ///
+    /// # Panics
+    /// If `rows` aren't whole rows, or are none or too many.
+    pub fn fill(&mut self, rows: &[u8], width: usize) {
+        let row_bytes = self.row.dtype.bytes_for(width as u64).expect("a row is whole blocks") as usize;
+        assert!(row_bytes > 0 && rows.len().is_multiple_of(row_bytes), "weights must be whole rows");
+        assert!((1..=self.rows()).contains(&(rows.len() / row_bytes)), "rows must fit into the panel");
+        self.width = width;
+        self.row.pack(rows, row_bytes, &mut self.ints);
+    }
+
+    /// `out[vector][row]`, `[x.len(), Panel::rows]`.
+    ///
+    /// # Panics
+    /// If a vector has another length than the rows, or `out` another size.
+    pub fn multiply(&self, x: &[Activation], out: &mut [f32]) {
+        assert!(x.iter().all(|x| x.len() == self.width), "vectors must be as long as rows");
+        assert_eq!(out.len(), x.len() * self.rows(), "outputs must be one for each row and vector");
+        (self.kernels.multiply_ints)(&self.ints, x, out);
     }
 }
 
@@ -131,6 +178,8 @@ pub(crate) struct Kernels {
     pub(crate) rms_norm: fn(&mut [f32], &[f32], f32),
     /// Quantises a vector.
     pub(crate) quantise: fn(&mut Activation, &[f32]),
+    /// See [`reading::read`].
+    pub(crate) read: fn(&[u8]) -> [u8; 32],
 }
 
 impl Kernels {
@@ -183,6 +232,13 @@ impl Kernels {
                     #[inline(always)]
                     || activation.quantise(values),
                 );
+            },
+            read: |bytes| {
+                let isa = supported::<I>();
+                isa.run(
+                    #[inline(always)]
+                    || reading::read(isa, bytes),
+                )
             },
         }
     }

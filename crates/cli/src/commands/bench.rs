@@ -2,9 +2,11 @@
 //!
 //! It drives the backend itself: no HTTP, no tokenizer, no sampling. As there, the tokens are arbitrary, a prompt gives
 //! the logits of its last token only, and a run without a clock warms up what a first run would have to load. Several
-//! sequences at once have the flag of llama-batched-bench.
+//! sequences at once have the flag of llama-batched-bench. Beside the speed of decoding stands how much of the read
+//! bandwidth of this machine it reaches, measured in the same minute.
 
 mod numbers;
+mod reading;
 mod report;
 
 use std::ffi::OsString;
@@ -22,6 +24,7 @@ use lichen_op::Batch;
 use crate::load::{ComputeArgs, NumericsArg, Opened, open};
 use crate::{build_info, machine, output};
 use numbers::Numbers;
+use reading::Reading;
 use report::{Format, Outcome, Report, Subject, Test, utc};
 
 /// Most tokens of a step or threads: far above any use, and low enough not to be a danger.
@@ -135,7 +138,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 bind(&opened, test.n_threads, kv)?
             }
         };
-        let outcome = measure(&mut *executor, test, args.repetitions)?;
+        let reading = Reading::of(&opened, test.n_threads)?;
+        let outcome = measure(&mut *executor, &reading, test, args.repetitions)?;
         output::text(&report.next(&outcome))?;
         ready = Some((test.n_threads, executor));
     }
@@ -192,8 +196,9 @@ fn bind(opened: &Opened, threads: usize, kv: KvPrecision) -> Result<Box<dyn Exec
     Ok(executor)
 }
 
-/// Warms up, fills the sequences up to the test's depth and times the repetitions.
-fn measure(executor: &mut dyn Executor, test: Test, repetitions: u32) -> Result<Outcome> {
+/// Warms up, fills the sequences up to the test's depth and times the repetitions. Where tokens are generated, memory
+/// is timed before each of them.
+fn measure(executor: &mut dyn Executor, reading: &Reading, test: Test, repetitions: u32) -> Result<Outcome> {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let test_time = utc(since_1970.as_secs());
     let sequences = 0..test.n_parallel as u64;
@@ -207,8 +212,11 @@ fn measure(executor: &mut dyn Executor, test: Test, repetitions: u32) -> Result<
     bench.prompt(0, test.n_prompt)?;
     bench.generate(test.n_prompt, test.n_gen.min(1))?;
     bench.prompt(0, test.n_depth)?;
-    let mut samples = Vec::new();
+    let (mut samples, mut reads) = (Vec::new(), Vec::new());
     for _ in 0..repetitions {
+        if test.n_gen > 0 {
+            reads.push(reading.pass());
+        }
         let start = Instant::now();
         // Each repetition takes the sequences back to where the test begins.
         bench.prompt(test.n_depth, test.n_prompt)?;
@@ -216,7 +224,7 @@ fn measure(executor: &mut dyn Executor, test: Test, repetitions: u32) -> Result<
         samples.push(start.elapsed());
     }
     sequences.for_each(|sequence| bench.executor.drop_sequence(sequence));
-    Ok(Outcome { test, test_time, samples })
+    Ok(Outcome { test, test_time, samples, reads, read_bytes: reading.bytes() })
 }
 
 /// Runs arbitrary tokens through a model.

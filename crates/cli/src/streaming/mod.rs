@@ -14,6 +14,7 @@ use lichen_memory::{ModelBytes, ResidencyPlan};
 
 pub(crate) use forecast::Forecast;
 pub(crate) use metrics::Streams;
+pub(crate) use order::reading_order;
 pub(crate) use streamer::Streamer;
 
 use crate::load::Opened;
@@ -35,7 +36,7 @@ impl Opened {
         let (Some(mapping), Some(room)) = (self.checkpoint.mapping(), memory.weight_room(needs)) else {
             return Ok(None);
         };
-        let mut plan = ResidencyPlan::new(&order::reading_order(&self.spec.lower(), &self.checkpoint));
+        let mut plan = ResidencyPlan::new(&reading_order(&self.spec.lower(), &self.checkpoint));
         plan.resize(room);
         let forecast = (plan.streamed_bytes() > 0)
             .then(|| Forecast::measure(mapping, &plan, room, threads))

@@ -41,6 +41,10 @@ pub(crate) struct Outcome {
     /// When it began, ISO 8601 in UTC.
     pub(crate) test_time: String,
     pub(crate) samples: Vec<Duration>,
+    /// Of a pass over the weights that only reads them, before each sample; none for prompts.
+    pub(crate) reads: Vec<Duration>,
+    /// Bytes of such a pass.
+    pub(crate) read_bytes: u64,
 }
 
 impl Test {
@@ -73,8 +77,22 @@ impl Outcome {
         self.nanoseconds().into_iter().map(|sample| 1e9 * tokens / sample).collect()
     }
 
+    /// Bytes of weights that could be read a second, the median; `None` where no tokens are generated.
+    fn read_bandwidth(&self) -> Option<f64> {
+        let mut reads: Vec<f64> = self.reads.iter().map(Duration::as_secs_f64).collect();
+        (!reads.is_empty()).then(|| self.read_bytes as f64 / median(&mut reads).max(1e-9))
+    }
+
+    /// The part of that which generating reached, where each step reads every weight once. Keys and values, which it
+    /// reads too, don't count.
+    fn read_share(&self) -> Option<f64> {
+        let seconds = median(&mut self.nanoseconds()) / 1e9;
+        let read = self.read_bytes as f64 * self.test.n_gen as f64 / seconds;
+        self.read_bandwidth().filter(|_| self.test.n_prompt == 0).map(|bandwidth| read / bandwidth)
+    }
+
     /// Keys and values in llama-bench's order, without those that are about other hardware. Its tests have one
-    /// sequence; `n_parallel` is a key of ours.
+    /// sequence; `n_parallel` and what begins with `read` are keys of ours.
     fn fields(&self, subject: &Subject) -> Vec<(&'static str, Value)> {
         let (test, times, speeds) = (&self.test, self.nanoseconds(), self.speeds());
         vec![
@@ -102,12 +120,21 @@ impl Outcome {
             ("stddev_ns", json!(deviation(&times) as u64)),
             ("avg_ts", json!(mean(&speeds))),
             ("stddev_ts", json!(deviation(&speeds))),
+            ("read_bandwidth", json!(self.read_bandwidth().map(f64::round))),
+            ("read_share", json!(self.read_share())),
         ]
     }
 }
 
 fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
+}
+
+/// The middle one, or the mean of the two in the middle; the values are sorted.
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let last = values.len().saturating_sub(1);
+    mean(values.get(last / 2..=last.div_ceil(2)).unwrap_or_default())
 }
 
 /// Standard deviation of a sample; zero of fewer than two values.
@@ -194,11 +221,11 @@ fn csv(value: &Value) -> String {
 }
 
 /// A row of the Markdown table.
-struct Row([String; 8]);
+struct Row([String; 9]);
 
 impl Row {
     /// Names and widths of the columns; those with a negative width are aligned to the left.
-    const COLUMNS: [(&'static str, isize); 8] = [
+    const COLUMNS: [(&'static str, isize); 9] = [
         ("model", -30),
         ("size", 10),
         ("params", 10),
@@ -207,6 +234,7 @@ impl Row {
         ("n_ubatch", 8),
         ("test", 15),
         ("t/s", 20),
+        ("of reads", 8),
     ];
 
     fn head() -> String {
@@ -237,6 +265,7 @@ impl Row {
             outcome.test.n_ubatch.to_string(),
             outcome.test.name(),
             format!("{:.2} ± {:.2}", mean(&speeds), deviation(&speeds)),
+            outcome.read_share().map_or_else(String::new, |share| format!("{:.1} %", 100.0 * share)),
         ])
     }
 
@@ -289,7 +318,8 @@ mod tests {
             n_parallel: 1,
         };
         let samples = [100, 200].map(Duration::from_millis).to_vec();
-        Outcome { test, test_time: utc(0), samples }
+        let reads = [20, 10, 15].map(Duration::from_millis).to_vec();
+        Outcome { test, test_time: utc(0), samples, reads, read_bytes: 3_000_000 }
     }
 
     fn report(format: Format) -> String {
@@ -329,11 +359,24 @@ mod tests {
     }
 
     #[test]
+    fn what_decoding_reads_is_compared_with_what_could_be_read() {
+        // 200 MB a second could be read. Ten tokens read 3 MB each in 150 ms: as much again.
+        assert_eq!(outcome().read_bandwidth(), Some(200e6));
+        assert!((outcome().read_share().unwrap() - 1.0).abs() < 1e-9);
+        let mut prompt = outcome();
+        (prompt.test.n_prompt, prompt.test.n_gen) = (10, 0);
+        prompt.reads.clear();
+        assert_eq!((prompt.read_bandwidth(), prompt.read_share()), (None, None));
+        let json: Value = serde_json::from_str(&report(Format::Json)).unwrap();
+        assert_eq!(json[0]["read_bandwidth"], json!(200e6));
+    }
+
+    #[test]
     fn the_table_names_tests_as_llama_bench_does() {
         let text = report(Format::Md);
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[1].starts_with("| ------------------------------ | ---------: |"), "{text}");
-        for part in ["llama Q4_1", "3.00 MiB", "5.00 M", "tg10 @ d16", "75.00 ± 35.36"] {
+        for part in ["llama Q4_1", "3.00 MiB", "5.00 M", "tg10 @ d16", "75.00 ± 35.36", "100.0 %"] {
             assert!(lines[2].contains(part), "{part}: {text}");
         }
         let width = lines[0].chars().count();
