@@ -2,12 +2,11 @@
 
 #![expect(unsafe_code, reason = "attention tasks write disjoint parts of one buffer")]
 
-use crate::activation::{Activation, BLOCK};
 use crate::attention::{self, HeadPages, Query, ROWS, Scoring};
 use crate::config::{CpuConfig, CpuError, Numerics};
 use crate::footprint;
 use crate::kv::{Converter, Kv, Layout};
-use crate::linear::{self, Input, Matrix, Multiplier, Weight};
+use crate::linear::{self, Input, Matrix, Multiplier, Quantised, Quantiser, Weight};
 use crate::math;
 use crate::reads::ReadObserver;
 use crate::table::{self, Kernels};
@@ -38,7 +37,7 @@ pub struct CpuExecutor {
     linear_tasks: Vec<linear::Task>,
     attention_tasks: Vec<attention::Task>,
     buffers: Vec<Vec<f32>>,
-    quantised: Vec<Activation>,
+    quantiser: Quantiser,
     ropes: Vec<Vec<f32>>,
     observer: Option<Arc<dyn ReadObserver>>,
 }
@@ -79,7 +78,7 @@ impl CpuExecutor {
             attention_tasks: Vec::new(),
             buffers: vec![Vec::new(); plan.buffers.len()],
             ropes: vec![Vec::new(); plan.ropes.len()],
-            quantised: Vec::new(),
+            quantiser: Quantiser::default(),
             observer: None,
             plan,
             weights,
@@ -202,7 +201,7 @@ impl CpuExecutor {
         let rows = self.take(input);
         let mut outs: SmallVec<[Vec<f32>; PROJECTIONS]> =
             projections.iter().map(|p| self.take(p.out)).collect();
-        let mut quantised = std::mem::take(&mut self.quantised);
+        let mut quantiser = std::mem::take(&mut self.quantiser);
         let mut tasks = std::mem::take(&mut self.linear_tasks);
         let multiplier = Multiplier {
             team: &self.team,
@@ -211,13 +210,9 @@ impl CpuExecutor {
             exact: self.config.numerics == Numerics::Float32,
             observer: self.observer.as_deref(),
         };
-        let count = rows.len() / width;
-        if quantised.len() < count {
-            quantised.resize_with(count, Activation::default);
-        }
-        if projections.iter().any(|p| multiplier.row(&self.weights[p.weight.0]).is_some()) {
-            self.quantise(&rows, width, &mut quantised[..count]);
-        }
+        let ints = projections.iter().any(|p| multiplier.row(&self.weights[p.weight.0]).is_some());
+        let quantised =
+            if ints { quantiser.quantise(&rows, width, &multiplier) } else { Quantised::Tiles(&[]) };
         let matrices = projections.iter().zip(&mut outs);
         let matrices: SmallVec<[Matrix<'_>; PROJECTIONS]> = matrices
             .map(|(p, out)| Matrix {
@@ -227,20 +222,14 @@ impl CpuExecutor {
                 out: Parts::new(out),
             })
             .collect();
-        multiplier.run(&Input { rows: &rows, width, quantised: &quantised[..count] }, &matrices, &mut tasks);
+        multiplier.run(&Input { rows: &rows, width, quantised }, &matrices, &mut tasks);
         drop(matrices);
         self.linear_tasks = tasks;
-        self.quantised = quantised;
+        self.quantiser = quantiser;
         self.buffers[input.0] = rows;
         for (p, out) in projections.iter().zip(outs) {
             self.buffers[p.out.0] = out;
         }
-    }
-
-    fn quantise(&self, rows: &[f32], width: usize, quantised: &mut [Activation]) {
-        debug_assert!(width.is_multiple_of(BLOCK), "quantised rows are whole blocks");
-        let quantise = self.kernels.quantise;
-        self.team.rows(quantised, 1, |row, slot| quantise(&mut slot[0], &rows[row * width..][..width]));
     }
 
     fn rotate(&mut self, buffer: BufferId, norm: Option<WeightId>, eps: f32, rope: usize, head_dim: usize) {

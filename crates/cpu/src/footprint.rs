@@ -1,6 +1,7 @@
 //! What an executor allocates besides pages of keys and values.
 
 use crate::activation::{Activation, BLOCK};
+use crate::codec::LANES;
 use lichen_op::{Op, Plan, WeightId};
 use std::collections::BTreeSet;
 
@@ -27,7 +28,8 @@ pub fn scratch_bytes(plan: &Plan, tokens: usize, outputs: usize) -> u64 {
         _ => None,
     });
     // Each row's vectors keep the size of the widest input that they have held.
-    let quantised = size_of::<Activation>() + inputs.max().unwrap_or(0).div_ceil(BLOCK) * BLOCK_BYTES;
+    let quantised =
+        size_of::<Activation>() + inputs.max().unwrap_or(0).div_ceil(BLOCK * LANES) * LANES * BLOCK_BYTES;
     let angles: usize = plan.ropes.iter().map(|rope| 2 * rope.inverse_frequencies.len()).sum();
     let row = quantised + angles * size_of::<f32>();
     let vectors: usize = vectors(plan).into_iter().map(|id| plan.weights[id.0].row_len()).sum();
@@ -35,8 +37,8 @@ pub fn scratch_bytes(plan: &Plan, tokens: usize, outputs: usize) -> u64 {
     (plan.scratch_bytes(tokens, outputs) as u64).saturating_add(fixed + tokens as u64 * row as u64)
 }
 
-/// Bytes of 32 activations: quants, their scale, two sums of integers and two of floats.
-const BLOCK_BYTES: usize = BLOCK + 4 + 8 + 8;
+/// Bytes of 32 activations: quants, their scale, a sum of integers and three of floats.
+const BLOCK_BYTES: usize = BLOCK + 4 + 4 + 12;
 
 #[cfg(test)]
 mod tests {
@@ -50,6 +52,6 @@ mod tests {
         assert_eq!(scratch_bytes(&plan, 3, 1), 3 * (4 * 64 + size_of::<Activation>() as u64));
         let input = BufferId(0);
         let plan = Plan { steps: vec![Op::Linear { input, projections: Vec::new() }], ..plan };
-        assert_eq!(scratch_bytes(&plan, 3, 1), 3 * (4 * 64 + 2 * 52 + size_of::<Activation>() as u64));
+        assert_eq!(scratch_bytes(&plan, 3, 1), 3 * (4 * 64 + 8 * 52 + size_of::<Activation>() as u64));
     }
 }

@@ -1,18 +1,21 @@
 //! `Y = X W^T` for a few vectors, on the file's own blocks.
 //!
-//! Eight rows of weights are read side by side and each has a lane of the sums, so that scales and minimums of all
-//! eight are worked with at once, and each output is summed in the order of the panels of [`crate::panel`]: group by
-//! group along the row. Both give the same bits.
+//! A row is read eight groups at a time, each with a lane of the sums, so that scales and minimums of all eight are
+//! worked with at once. A lane sums every eighth group, and at the end of the row the lanes are added from the first to
+//! the last. The panels of [`crate::panel`] sum in the same order, so both give the same bits.
 
 use crate::activation::Activation;
-use crate::codec::{Codec, GROUP, MOST_GROUPS, ROWS};
+use crate::codec::{Codec, GROUP, LANES, MOST_BYTES, lanes_bytes};
 use lichen_simd::Isa;
 
 /// Vectors that share one unpacking of the weights.
 const TILE: usize = 2;
 
-/// Two groups of rows up to this size share the first-level cache with the vector.
-const NEAR_BYTES: usize = 24 << 10;
+/// Rows whose lanes are added at once.
+const ROWS: usize = 8;
+
+/// How far ahead weights are asked for.
+const AHEAD: usize = 4096;
 
 /// A cache line.
 const LINE: usize = 64;
@@ -40,80 +43,114 @@ fn tile<C: Codec, I: Isa, const N: usize>(
     out: &mut [f32],
 ) {
     let row_bytes = weights.len() / rows;
-    let mut sums = [[0.0; ROWS]; N];
     for first in (0..rows).step_by(ROWS) {
         let count = ROWS.min(rows - first);
-        let mut group = [weights; ROWS];
-        for row in 0..ROWS {
-            // Lanes without a row of their own repeat the last.
-            group[row] = &weights[(first + row.min(count - 1)) * row_bytes..][..row_bytes];
-        }
-        eight_rows::<C, I, N>(isa, &group, x, &mut sums);
-        for n in 0..N {
-            out[n * rows + first..][..count].copy_from_slice(&sums[n][..count]);
-        }
-    }
-}
-
-/// `out[vector][row]` for eight rows.
-#[inline(always)]
-fn eight_rows<C: Codec, I: Isa, const N: usize>(
-    isa: I,
-    rows: &[&[u8]; ROWS],
-    x: &[Activation; N],
-    out: &mut [[f32; ROWS]; N],
-) {
-    let (bytes, groups) = (const { C::DTYPE.block_bytes() }, const { C::DTYPE.block_len() / GROUP });
-    let mut sums = [isa.splat(0.0); N];
-    for index in 0..rows[0].len() / bytes {
-        let mut blocks = [rows[0]; ROWS];
-        for row in 0..ROWS {
-            blocks[row] = &rows[row][index * bytes..][..bytes];
-        }
-        prefetch::<C, I>(isa, rows[0], rows[0].len(), index);
-        let mut dots = [[[isa.ints_splat(0); ROWS]; MOST_GROUPS]; N];
-        for row in 0..ROWS {
-            C::bytes(
-                isa,
-                blocks[row],
-                #[inline(always)]
-                |group, bytes| {
-                    let bytes = if shifted::<C, I>() { isa.flip_signs(bytes) } else { bytes };
-                    for n in 0..N {
-                        let quants = isa.load(&x[n].quants[index * groups + group]);
-                        dots[n][group][row] = if C::SIGNED && !I::WIDE_UNSIGNED {
-                            isa.dot_signed(bytes, quants)
-                        } else {
-                            isa.dot_unsigned(bytes, quants)
-                        };
-                    }
-                },
-            );
-        }
-        let factors = C::factors(isa, &blocks);
-        for group in 0..groups {
+        let mut lanes = [[isa.splat(0.0); ROWS]; N];
+        for row in 0..count {
+            let start = (first + row) * row_bytes;
+            let sums = row_lanes::<C, I, N>(isa, &weights[start..], row_bytes, x);
             for n in 0..N {
-                let dots = isa.half_sums(&dots[n][group]);
-                let at = index * groups + group;
-                let factors = (&factors.scales[group], &factors.minimums[group]);
-                sums[n] = add_group::<C, I>(isa, sums[n], dots, factors, &x[n], at);
+                lanes[n][row] = sums[n];
             }
         }
-    }
-    for n in 0..N {
-        isa.store_floats(sums[n], &mut out[n]);
+        for n in 0..N {
+            let mut sums = [0.0; ROWS];
+            isa.store_floats(added(isa, &lanes[n]), &mut sums);
+            out[n * rows + first..][..count].copy_from_slice(&sums[..count]);
+        }
     }
 }
 
-/// Asks for what lies eight rows after block `index` of the first of eight rows of `row_bytes`. The eight rows are
-/// eight streams, but the eight after them are one: it is asked for from start to end.
+/// Lane `i` is the sum of the lanes of `rows[i]`, from the first to the last.
 #[inline(always)]
-pub(crate) fn prefetch<C: Codec, I: Isa>(isa: I, first: &[u8], row_bytes: usize, index: usize) {
-    let bytes = const { C::DTYPE.block_bytes() };
-    let near = 2 * ROWS * row_bytes <= NEAR_BYTES;
-    let next = ROWS * (row_bytes + index * bytes);
-    for line in 0..(ROWS * bytes).div_ceil(LINE) {
-        isa.prefetch(first, next + line * LINE, near);
+fn added<I: Isa>(isa: I, rows: &[I::Floats; ROWS]) -> I::Floats {
+    let columns = isa.transpose(rows);
+    let mut sum = isa.splat(0.0);
+    for column in columns {
+        sum = isa.multiply_add(sum, column, isa.splat(1.0));
+    }
+    sum
+}
+
+/// The sums of the row of `row_bytes` bytes that `weights` starts with, lane by lane.
+#[inline(always)]
+fn row_lanes<C: Codec, I: Isa, const N: usize>(
+    isa: I,
+    weights: &[u8],
+    row_bytes: usize,
+    x: &[Activation; N],
+) -> [I::Floats; N] {
+    let bytes = const { lanes_bytes::<C>() };
+    let mut sums = [isa.splat(0.0); N];
+    let whole = row_bytes / bytes;
+    for chunk in 0..whole {
+        let at = chunk * bytes;
+        for line in 0..bytes.div_ceil(LINE) {
+            isa.prefetch(weights, at + AHEAD + line * LINE, true);
+        }
+        add_groups::<C, I, N>(isa, &weights[at..at + bytes], chunk, x, &mut sums);
+    }
+    let rest = &weights[whole * bytes..row_bytes];
+    if !rest.is_empty() {
+        let mut filled = [0; MOST_BYTES];
+        filled[..rest.len()].copy_from_slice(rest);
+        add_groups::<C, I, N>(isa, &filled[..bytes], whole, x, &mut sums);
+    }
+    sums
+}
+
+/// Adds what eight groups of the row and of each vector give, `chunk` times eight groups from the start.
+#[inline(always)]
+fn add_groups<C: Codec, I: Isa, const N: usize>(
+    isa: I,
+    weights: &[u8],
+    chunk: usize,
+    x: &[Activation; N],
+    sums: &mut [I::Floats; N],
+) {
+    let (bytes, groups) = (const { C::DTYPE.block_bytes() }, const { C::DTYPE.block_len() / GROUP });
+    let mut dots = [[isa.ints_splat(0); LANES]; N];
+    let quants: [&[[u8; 32]]; N] = std::array::from_fn(|n| &x[n].quants[chunk * LANES..][..LANES]);
+    for block in 0..const { LANES * GROUP / C::DTYPE.block_len() } {
+        C::bytes(
+            isa,
+            &weights[block * bytes..][..bytes],
+            #[inline(always)]
+            |group, bytes| {
+                let bytes = if shifted::<C, I>() { isa.flip_signs(bytes) } else { bytes };
+                let group = block * groups + group;
+                for n in 0..N {
+                    let quants = isa.load(&quants[n][group]);
+                    dots[n][group] = if C::SIGNED && !I::WIDE_UNSIGNED {
+                        isa.dot_signed(bytes, quants)
+                    } else {
+                        isa.dot_unsigned(bytes, quants)
+                    };
+                }
+            },
+        );
+    }
+    let factors = C::factors(isa, weights);
+    for n in 0..N {
+        let halves = isa.half_sums(&dots[n], const { 4 * 127 * C::LARGEST as i32 });
+        let scale = isa.load_floats(&x[n].scales[chunk]);
+        if C::PER_HALF {
+            for half in 0..2 {
+                let sum = isa.load_floats(&x[n].half_sums[chunk][half]);
+                let scale = isa.multiply(factors.scales[half], scale);
+                sums[n] = isa.multiply_add(sums[n], isa.floats(halves[half]), scale);
+                sums[n] = isa.multiply_add(sums[n], factors.minimums[half], sum);
+            }
+            continue;
+        }
+        let mut dots = isa.add_ints(halves[0], halves[1]);
+        if shifted::<C, I>() {
+            dots = isa.add_ints(dots, isa.load_ints(&x[n].shifts[chunk]));
+        }
+        sums[n] = isa.multiply_add(sums[n], isa.floats(dots), isa.multiply(factors.scales[0], scale));
+        if C::HAS_MINIMUM {
+            sums[n] = isa.multiply_add(sums[n], factors.minimums[0], isa.load_floats(&x[n].sums[chunk]));
+        }
     }
 }
 
@@ -121,38 +158,4 @@ pub(crate) fn prefetch<C: Codec, I: Isa>(isa: I, first: &[u8], row_bytes: usize,
 #[inline(always)]
 pub(crate) const fn shifted<C: Codec, I: Isa>() -> bool {
     C::SIGNED && I::WIDE_UNSIGNED
-}
-
-/// Adds what group `at` of the vector and the rows give.
-#[inline(always)]
-fn add_group<C: Codec, I: Isa>(
-    isa: I,
-    sum: I::Floats,
-    dots: [I::Ints; 2],
-    (scales, minimums): (&[I::Floats; 2], &[I::Floats; 2]),
-    x: &Activation,
-    at: usize,
-) -> I::Floats {
-    let scale = isa.splat(x.scales[at]);
-    let [low, high] = x.sums[at];
-    let mut sum = sum;
-    if C::PER_HALF {
-        let sums = [low, high];
-        for half in 0..2 {
-            let scale = isa.multiply(scales[half], scale);
-            sum = isa.multiply_add(sum, isa.floats(dots[half]), scale);
-            sum = isa.multiply_add(sum, minimums[half], isa.splat(sums[half]));
-        }
-        return sum;
-    }
-    let mut dots = isa.add_ints(dots[0], dots[1]);
-    if shifted::<C, I>() {
-        let [low, high] = x.quant_sums[at];
-        dots = isa.add_ints(dots, isa.ints_splat(-128 * (low + high)));
-    }
-    sum = isa.multiply_add(sum, isa.floats(dots), isa.multiply(scales[0], scale));
-    if C::HAS_MINIMUM {
-        sum = isa.multiply_add(sum, minimums[0], isa.splat(low + high));
-    }
-    sum
 }

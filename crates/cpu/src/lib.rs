@@ -19,6 +19,7 @@ mod reading;
 mod reads;
 pub mod table;
 mod team;
+mod tile;
 
 pub use activation::Activation;
 pub use config::{CpuConfig, CpuError, Numerics};
@@ -29,3 +30,4 @@ pub use linear::Weight;
 pub use reading::read_all;
 pub use reads::ReadObserver;
 pub use team::Team;
+pub use tile::Tile;

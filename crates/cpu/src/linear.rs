@@ -7,6 +7,7 @@ use crate::panel::IntPanel;
 use crate::reads::{ReadObserver, SCAN_BYTES};
 use crate::table::{Gemv, Kernels};
 use crate::team::{Parts, Team};
+use crate::tile::{self, Tile};
 use lichen_tensor::{DType, SharedBytes, quant};
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
@@ -64,7 +65,51 @@ pub(crate) struct Matrix<'m> {
 pub(crate) struct Input<'x> {
     pub(crate) rows: &'x [f32],
     pub(crate) width: usize,
-    pub(crate) quantised: &'x [Activation],
+    pub(crate) quantised: Quantised<'x>,
+}
+
+/// Rows in 8 bits, in the form that their number asks for.
+#[derive(Clone, Copy)]
+pub(crate) enum Quantised<'x> {
+    /// Up to [`GEMV_ROWS`], for the file's own blocks.
+    Vectors(&'x [Activation]),
+    /// More, for panels.
+    Tiles(&'x [Tile]),
+}
+
+/// Space for rows in 8 bits.
+#[derive(Default)]
+pub(crate) struct Quantiser {
+    vectors: Vec<Activation>,
+    tiles: Vec<Tile>,
+}
+
+impl Quantiser {
+    /// Quantises rows of `width` values.
+    pub(crate) fn quantise(&mut self, rows: &[f32], width: usize, with: &Multiplier<'_>) -> Quantised<'_> {
+        let (count, kernels) = (rows.len() / width, with.kernels);
+        if count <= GEMV_ROWS {
+            if self.vectors.len() < count {
+                self.vectors.resize_with(count, Activation::default);
+            }
+            let vectors = &mut self.vectors[..count];
+            for (vector, row) in vectors.iter_mut().zip(rows.chunks_exact(width)) {
+                (kernels.quantise)(vector, row);
+            }
+            return Quantised::Vectors(vectors);
+        }
+        let tiles = tile::lengths(count).count();
+        if self.tiles.len() < tiles {
+            self.tiles.resize_with(tiles, Tile::default);
+        }
+        let tiles = &mut self.tiles[..tiles];
+        with.team.rows(tiles, 1, |index, tile| {
+            let first: usize = tile::lengths(count).take(index).sum();
+            let length = tile::lengths(count).nth(index).expect("a length for each tile");
+            (kernels.quantise_tile)(&mut tile[0], &rows[first * width..][..length * width], width);
+        });
+        Quantised::Tiles(tiles)
+    }
 }
 
 /// How matrices are multiplied.
@@ -100,6 +145,7 @@ impl Multiplier<'_> {
             return;
         }
         self.share_out(input, matrices, tasks);
+        let vectors = input.rows.len() / input.width;
         let work = |Task { matrix, rows, .. }: &Task, thread: usize| {
             let Matrix { weight, range, bias, out } = &matrices[*matrix];
             let mut scratch = self.scratch[thread].lock().unwrap_or_else(PoisonError::into_inner);
@@ -108,25 +154,24 @@ impl Multiplier<'_> {
             let write = |row: usize, from: usize, values: &[f32]| {
                 // SAFETY: tasks cover disjoint rows of weights, that is disjoint columns of the output.
                 let out = unsafe { out.slice(row * out_width + from, values.len()) };
-                out.copy_from_slice(values);
+                copy(values, out);
                 if let Some(bias) = bias {
                     out.iter_mut().zip(&bias[from..]).for_each(|(out, bias)| *out += bias);
                 }
             };
             match self.row(weight) {
-                Some(kernel) if input.quantised.len() <= GEMV_ROWS => {
-                    source.multiply_vectors(kernel, input.quantised, rows.clone(), &mut scratch, write);
-                }
-                kernel => {
-                    let kernel = kernel.map(|kernel| (kernel, input.quantised));
-                    source.multiply_panels(
-                        self.kernels,
-                        kernel,
-                        input.rows,
-                        rows.clone(),
-                        &mut scratch,
-                        write,
-                    );
+                Some(kernel) => match input.quantised {
+                    Quantised::Vectors(x) => {
+                        source.multiply_vectors(kernel, x, rows.clone(), &mut scratch, write);
+                    }
+                    Quantised::Tiles(tiles) => {
+                        let x = Vectors::Ints(kernel, tiles);
+                        source.multiply_panels(self.kernels, x, vectors, rows.clone(), &mut scratch, write);
+                    }
+                },
+                None => {
+                    let x = Vectors::Floats(input.rows);
+                    source.multiply_panels(self.kernels, x, vectors, rows.clone(), &mut scratch, write);
                 }
             }
         };
@@ -160,6 +205,22 @@ impl Multiplier<'_> {
     }
 }
 
+/// Copies as many values. Those of a panel are so few that a call of a general copy takes longer than they do.
+fn copy(values: &[f32], out: &mut [f32]) {
+    if let (Ok(values), Ok(out)) = (<&[f32; 16]>::try_from(values), <&mut [f32; 16]>::try_from(&mut *out)) {
+        *out = *values;
+    } else {
+        out.copy_from_slice(values);
+    }
+}
+
+/// What panels are multiplied with.
+#[derive(Clone, Copy)]
+enum Vectors<'x> {
+    Ints(&'x Gemv, &'x [Tile]),
+    Floats(&'x [f32]),
+}
+
 /// Rows of a weight, counted from the first of a projection.
 struct Source<'w> {
     weight: &'w Weight,
@@ -191,24 +252,23 @@ impl Source<'_> {
     fn multiply_panels(
         &self,
         kernels: &Kernels,
-        quantised: Option<(&Gemv, &[Activation])>,
-        x: &[f32],
+        x: Vectors<'_>,
+        vectors: usize,
         rows: Range<usize>,
         scratch: &mut Scratch,
         write: impl Fn(usize, usize, &[f32]),
     ) {
         let lanes = kernels.panel_rows;
-        let vectors = x.len() / self.width;
         scratch.out.resize(vectors * lanes, 0.0);
         for start in rows.clone().step_by(lanes) {
             let part = start..rows.end.min(start + lanes);
-            match quantised {
-                Some((kernel, x)) => {
+            match x {
+                Vectors::Ints(kernel, tiles) => {
                     let row_bytes = self.weight.row_bytes(self.width);
                     kernel.pack(self.bytes(&part), row_bytes, &mut scratch.panel);
-                    (kernels.multiply_ints)(&scratch.panel, x, &mut scratch.out);
+                    (kernels.multiply_ints)(&scratch.panel, tiles, &mut scratch.out);
                 }
-                None => {
+                Vectors::Floats(x) => {
                     self.pack_floats(&part, lanes, scratch);
                     (kernels.multiply_floats)(&scratch.floats, x, self.width, &mut scratch.out);
                 }

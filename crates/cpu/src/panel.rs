@@ -3,14 +3,14 @@
 //! In a panel one lane of a vector register belongs to one row, so sums need no reduction across lanes, and each
 //! output is summed in the order of the row whatever else is in the batch.
 
-use crate::activation::Activation;
-use crate::codec::{Codec, GROUP, MOST_GROUPS, ROWS};
-use crate::gemv::{prefetch, shifted};
+use crate::codec::{Codec, Factors, GROUP, LANES, MOST_BYTES, lanes_bytes};
+use crate::gemv::shifted;
+use crate::tile::{QUADS, TILE, Tile, groups_of_lane, place_of};
 use lichen_simd::Isa;
 use std::array::from_fn;
 
-/// Vectors that share one load of a panel's weights.
-const TILE: usize = 8;
+/// Rows that are interleaved at once.
+const ROWS: usize = 8;
 
 /// How the bytes of a panel are to be multiplied.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +27,7 @@ enum Form {
 /// Rows of quantised weights, interleaved.
 #[derive(Debug, Default)]
 pub(crate) struct IntPanel {
-    /// `[group of 32][quad of 4 values][row][4]`.
+    /// `[group of 32][quad of 4 values][row][4]`, groups in the order in which they are summed.
     quads: Vec<u8>,
     /// `[group][half, if the format has one scale per 16][row]`.
     scales: Vec<f32>,
@@ -55,15 +55,13 @@ pub(crate) fn pack<C: Codec, I: Isa>(isa: I, rows: &[u8], row_bytes: usize, pane
     panel.minimums.resize(panel.groups * panel.halves * I::PANEL_ROWS, 0.0);
     let last = rows.len() / row_bytes - 1;
     for first in (0..I::PANEL_ROWS).step_by(ROWS) {
+        let row = |row: usize| &rows[(first + row).min(last) * row_bytes..][..row_bytes];
+        let rows: [&[u8]; ROWS] = from_fn(row);
         for index in 0..row_bytes / bytes {
-            prefetch::<C, I>(isa, &rows[first.min(last) * row_bytes..], row_bytes, index);
-            let mut blocks = [rows; ROWS];
-            for row in 0..ROWS {
-                blocks[row] = &rows[(first + row).min(last) * row_bytes + index * bytes..][..bytes];
-            }
+            let blocks = rows.map(|row| &row[index * bytes..][..bytes]);
             place_bytes::<C, I>(isa, panel, &blocks, index * groups, first);
-            place_factors::<C, I>(isa, panel, &blocks, index * groups, first);
         }
+        place_factors::<C, I>(isa, panel, &rows, first);
     }
 }
 
@@ -77,7 +75,7 @@ fn place_bytes<C: Codec, I: Isa>(
     lane: usize,
 ) {
     let width = 4 * I::PANEL_ROWS;
-    let mut groups = [[isa.load(&[0; GROUP]); ROWS]; MOST_GROUPS];
+    let mut groups = [[isa.load(&[0; GROUP]); ROWS]; LANES];
     for row in 0..ROWS {
         C::bytes(
             isa,
@@ -86,67 +84,79 @@ fn place_bytes<C: Codec, I: Isa>(
             |group, bytes| groups[group][row] = bytes,
         );
     }
-    let places = panel.quads[at * 8 * width..].chunks_exact_mut(8 * width);
-    for (rows, places) in groups.iter().zip(places).take(const { C::DTYPE.block_len() / GROUP }) {
-        for (quads, place) in isa.transpose_quads(rows).into_iter().zip(places.chunks_exact_mut(width)) {
+    for group in 0..const { C::DTYPE.block_len() / GROUP } {
+        let place = place_of(at + group, panel.groups);
+        let places = panel.quads[place * QUADS * width..][..QUADS * width].chunks_exact_mut(width);
+        for (quads, place) in isa.transpose_quads(&groups[group]).into_iter().zip(places) {
             let quads = if shifted::<C, I>() { isa.flip_signs(quads) } else { quads };
             place[4 * lane..][..GROUP].copy_from_slice(&isa.store(quads));
         }
     }
 }
 
-/// Writes the factors of one block of eight rows to lanes `lane..lane + 8`, from group `at` on.
+/// Writes the factors of eight rows to lanes `lane..lane + 8`.
 #[inline(always)]
-fn place_factors<C: Codec, I: Isa>(
-    isa: I,
-    panel: &mut IntPanel,
-    blocks: &[&[u8]; ROWS],
-    at: usize,
-    lane: usize,
-) {
-    let factors = C::factors(isa, blocks);
-    for group in 0..const { C::DTYPE.block_len() / GROUP } {
-        for half in 0..panel.halves {
-            let place = ((at + group) * panel.halves + half) * I::PANEL_ROWS + lane;
-            let eight = |values: &mut Vec<f32>, factors: I::Floats| {
-                let out = values[place..].first_chunk_mut().expect("the panel has room for all groups");
-                isa.store_floats(factors, out);
+fn place_factors<C: Codec, I: Isa>(isa: I, panel: &mut IntPanel, rows: &[&[u8]; ROWS], lane: usize) {
+    let bytes = const { lanes_bytes::<C>() };
+    let mut filled = [0; MOST_BYTES];
+    for first in (0..panel.groups).step_by(LANES) {
+        let start = first / LANES * bytes;
+        let zeros = [[isa.splat(0.0); ROWS]; 2];
+        let (mut scales, mut minimums) = (zeros, zeros);
+        for row in 0..ROWS {
+            let rest = &rows[row][start..];
+            let Factors { scales: scale, minimums: minimum } = match rest.get(..bytes) {
+                Some(chunk) => C::factors(isa, chunk),
+                None => {
+                    filled[..rest.len()].copy_from_slice(rest);
+                    C::factors(isa, &filled[..bytes])
+                }
             };
-            eight(&mut panel.scales, factors.scales[group][half]);
+            for half in 0..2 {
+                (scales[half][row], minimums[half][row]) = (scale[half], minimum[half]);
+            }
+        }
+        for half in 0..if C::PER_HALF { 2 } else { 1 } {
+            let places: [usize; LANES] = from_fn(|group| {
+                let place = place_of((first + group).min(panel.groups - 1), panel.groups);
+                (place * panel.halves + half) * I::PANEL_ROWS + lane
+            });
+            let places = &places[..LANES.min(panel.groups - first)];
+            store_columns(isa, &scales[half], &mut panel.scales, places);
             if C::HAS_MINIMUM {
-                eight(&mut panel.minimums, factors.minimums[group][half]);
+                store_columns(isa, &minimums[half], &mut panel.minimums, places);
             }
         }
     }
 }
 
-/// `out[vector][row]`, `[x.len(), PANEL_ROWS]`, from a panel of quantised weights.
+/// Writes the same lane of eight rows together, to the place of the lane.
 #[inline(always)]
-pub(crate) fn multiply_ints<I: Isa>(isa: I, panel: &IntPanel, x: &[Activation], out: &mut [f32]) {
-    let (x, out) = tiles_of_ints::<I, TILE>(isa, panel, x, out);
-    let (x, out) = tiles_of_ints::<I, 4>(isa, panel, x, out);
-    let (x, out) = tiles_of_ints::<I, 2>(isa, panel, x, out);
-    tiles_of_ints::<I, 1>(isa, panel, x, out);
-}
-
-/// Multiplies as many whole tiles of vectors as there are, and returns what is left.
-#[inline(always)]
-fn tiles_of_ints<'x, 'o, I: Isa, const N: usize>(
-    isa: I,
-    panel: &IntPanel,
-    x: &'x [Activation],
-    out: &'o mut [f32],
-) -> (&'x [Activation], &'o mut [f32]) {
-    let (tiles, rest) = x.as_chunks::<N>();
-    let (out, out_rest) = out.split_at_mut(tiles.len() * N * I::PANEL_ROWS);
-    for (x, out) in tiles.iter().zip(out.chunks_exact_mut(N * I::PANEL_ROWS)) {
-        tile_of_ints(isa, panel, x, out);
+fn store_columns<I: Isa>(isa: I, rows: &[I::Floats; ROWS], out: &mut [f32], places: &[usize]) {
+    for (column, &place) in isa.transpose(rows).into_iter().zip(places) {
+        let out = out[place..].first_chunk_mut().expect("the panel has room for all groups");
+        isa.store_floats(column, out);
     }
-    (rest, out_rest)
+}
+
+/// `out[vector][row]`, `[vectors of all tiles, PANEL_ROWS]`, from a panel of quantised weights.
+#[inline(always)]
+pub(crate) fn multiply_ints<I: Isa>(isa: I, panel: &IntPanel, tiles: &[Tile], out: &mut [f32]) {
+    let mut out = out;
+    for tile in tiles {
+        let (part, rest) = out.split_at_mut(tile.vectors * I::PANEL_ROWS);
+        out = rest;
+        match tile.vectors {
+            TILE => tile_of_ints::<I, TILE>(isa, panel, tile, part),
+            4 => tile_of_ints::<I, 4>(isa, panel, tile, part),
+            2 => tile_of_ints::<I, 2>(isa, panel, tile, part),
+            _ => tile_of_ints::<I, 1>(isa, panel, tile, part),
+        }
+    }
 }
 
 #[inline(always)]
-fn tile_of_ints<I: Isa, const N: usize>(isa: I, panel: &IntPanel, x: &[Activation; N], out: &mut [f32]) {
+fn tile_of_ints<I: Isa, const N: usize>(isa: I, panel: &IntPanel, x: &Tile, out: &mut [f32]) {
     use Form::{Shifted, Signed, Unsigned};
     match (panel.halves, panel.form, panel.has_minimum) {
         (1, Unsigned, true) => ints::<I, N, 1, UNSIGNED, true>(isa, panel, x, out),
@@ -165,59 +175,80 @@ const SHIFTED: u8 = Form::Shifted as u8;
 fn ints<I: Isa, const N: usize, const HALVES: usize, const FORM: u8, const MINIMUM: bool>(
     isa: I,
     panel: &IntPanel,
-    x: &[Activation; N],
+    x: &Tile,
     out: &mut [f32],
 ) {
     let lanes = I::PANEL_ROWS;
+    // Group by group, both sides one after another; for each half group, if that has a scale of its own.
+    let mut quads = panel.quads.chunks_exact(4 * lanes * QUADS / HALVES);
+    let mut scales = panel.scales.chunks_exact(lanes);
+    let mut minimums = panel.minimums.chunks_exact(lanes);
+    let mut x_quads = x.quads.chunks_exact(N * QUADS / HALVES);
+    let mut x_scales = x.scales.as_chunks::<N>().0.iter();
+    let mut x_shifts = x.shifts.as_chunks::<N>().0.iter();
+    let sums = if HALVES == 1 { &x.sums } else { &x.half_sums };
+    let mut x_sums = sums.as_chunks::<N>().0.iter();
     let mut sums: [I::Lanes; N] = [isa.lanes_splat(0.0); N];
-    let quads = panel.quads.chunks_exact(GROUP * lanes);
-    let scales = panel.scales.chunks_exact(HALVES * lanes).zip(panel.minimums.chunks_exact(HALVES * lanes));
-    for (group, (quads, (scales, minimums))) in quads.zip(scales).enumerate().take(panel.groups) {
-        let bytes: [&[u8; 32]; N] = from_fn(|n| &x[n].quants[group]);
-        for half in 0..HALVES {
-            let mut dots = [isa.lane_ints_splat(0); N];
-            if FORM == SHIFTED {
+    for lane in 0..LANES {
+        let mut lane_sums: [I::Lanes; N] = [isa.lanes_splat(0.0); N];
+        for _ in 0..groups_of_lane(panel.groups, lane) {
+            let x_scale = x_scales.next().expect(SHORT);
+            let x_shift = x_shifts.next().expect(SHORT);
+            for _ in 0..HALVES {
+                let mut dots = [isa.lane_ints_splat(0); N];
+                if FORM == SHIFTED {
+                    for n in 0..N {
+                        dots[n] = isa.lane_ints_splat(x_shift[n]);
+                    }
+                }
+                let (quads, x_quads) = (quads.next().expect(SHORT), x_quads.next().expect(SHORT));
+                dots = add_quads::<I, N, FORM>(isa, quads, x_quads, dots);
+                let scale = isa.lanes_load(scales.next().expect(SHORT));
                 for n in 0..N {
-                    let [low, high] = x[n].quant_sums[group];
-                    dots[n] = isa.lane_ints_splat(-128 * (low + high));
+                    let scale = isa.lanes_multiply(scale, isa.lanes_splat(x_scale[n]));
+                    lane_sums[n] = isa.lanes_multiply_add(lane_sums[n], isa.lanes_from_ints(dots[n]), scale);
+                }
+                if MINIMUM {
+                    let minimum = isa.lanes_load(minimums.next().expect(SHORT));
+                    let x_sum = x_sums.next().expect(SHORT);
+                    for n in 0..N {
+                        lane_sums[n] =
+                            isa.lanes_multiply_add(lane_sums[n], minimum, isa.lanes_splat(x_sum[n]));
+                    }
                 }
             }
-            let (from, count) = (half * 8 / HALVES, 8 / HALVES);
-            for quad in from..from + count {
-                let weights = &quads[quad * 4 * lanes..][..4 * lanes];
-                for n in 0..N {
-                    let other: &[u8; 4] = bytes[n][4 * quad..].first_chunk().expect("eight quads");
-                    dots[n] = if FORM == SIGNED {
-                        isa.quad_dot_signed(dots[n], weights, other)
-                    } else {
-                        isa.quad_dot(dots[n], weights, other)
-                    };
-                }
-            }
-            let scale = isa.lanes_load(&scales[half * lanes..][..lanes]);
-            for n in 0..N {
-                let scale = isa.lanes_multiply(scale, isa.lanes_splat(x[n].scales[group]));
-                sums[n] = isa.lanes_multiply_add(sums[n], isa.lanes_from_ints(dots[n]), scale);
-            }
-            if MINIMUM {
-                let minimum = isa.lanes_load(&minimums[half * lanes..][..lanes]);
-                for n in 0..N {
-                    let [low, high] = x[n].sums[group];
-                    let sum = if HALVES == 1 {
-                        low + high
-                    } else if half == 0 {
-                        low
-                    } else {
-                        high
-                    };
-                    sums[n] = isa.lanes_multiply_add(sums[n], minimum, isa.lanes_splat(sum));
-                }
-            }
+        }
+        for n in 0..N {
+            sums[n] = isa.lanes_add(sums[n], lane_sums[n]);
         }
     }
     for (sum, out) in sums.into_iter().zip(out.chunks_exact_mut(lanes)) {
         isa.lanes_store(sum, out);
     }
+}
+
+/// What panel and tile were made for.
+const SHORT: &str = "a panel and a tile of rows of one length";
+
+/// Adds the products of quads of weights and of vectors to `dots`.
+#[inline(always)]
+fn add_quads<I: Isa, const N: usize, const FORM: u8>(
+    isa: I,
+    quads: &[u8],
+    x: &[[u8; 4]],
+    mut dots: [I::LaneInts; N],
+) -> [I::LaneInts; N] {
+    let quads = quads.chunks_exact(4 * I::PANEL_ROWS);
+    for (weights, x) in quads.zip(x.as_chunks::<N>().0) {
+        for n in 0..N {
+            dots[n] = if FORM == SIGNED {
+                isa.quad_dot_signed(dots[n], weights, &x[n])
+            } else {
+                isa.quad_dot(dots[n], weights, &x[n])
+            };
+        }
+    }
+    dots
 }
 
 /// `out[vector][row]` from a panel of floats `[value][row]`; `x` holds vectors of `width` values.

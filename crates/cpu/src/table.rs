@@ -8,13 +8,14 @@ use crate::kv::{Head, HeadShape, codec as kv_codec};
 use crate::math;
 use crate::panel::{self, IntPanel};
 use crate::reading;
+use crate::tile::Tile;
 use lichen_backend::KvPrecision;
 use lichen_op::Activation as Gate;
-#[cfg(target_arch = "aarch64")]
-use lichen_simd::{Neon, NeonDotprod};
 #[cfg(target_arch = "x86_64")]
 use lichen_simd::{Avx2, Avx512, Avx512Vnni, AvxVnni};
 use lichen_simd::{Isa, Scalar};
+#[cfg(target_arch = "aarch64")]
+use lichen_simd::{Neon, NeonDotprod};
 use lichen_tensor::DType;
 
 /// `Y = X W^T` for one weight format on one instruction set.
@@ -101,13 +102,14 @@ impl Panel {
         self.row.pack(rows, row_bytes, &mut self.ints);
     }
 
-    /// `out[vector][row]`, `[x.len(), Panel::rows]`.
+    /// `out[vector][row]`, `[vectors of all tiles, Panel::rows]`.
     ///
     /// # Panics
     /// If a vector has another length than the rows, or `out` another size.
-    pub fn multiply(&self, x: &[Activation], out: &mut [f32]) {
-        assert!(x.iter().all(|x| x.len() == self.width), "vectors must be as long as rows");
-        assert_eq!(out.len(), x.len() * self.rows(), "outputs must be one for each row and vector");
+    pub fn multiply(&self, x: &[Tile], out: &mut [f32]) {
+        assert!(x.iter().all(|x| x.width() == self.width), "vectors must be as long as rows");
+        let vectors: usize = x.iter().map(|tile| tile.vectors).sum();
+        assert_eq!(out.len(), vectors * self.rows(), "outputs must be one for each row and vector");
         (self.kernels.multiply_ints)(&self.ints, x, out);
     }
 }
@@ -165,7 +167,7 @@ pub(crate) struct Kernels {
     /// Rows of a panel.
     pub(crate) panel_rows: usize,
     /// `out[vector][row]` from a panel of quantised weights.
-    pub(crate) multiply_ints: fn(&IntPanel, &[Activation], &mut [f32]),
+    pub(crate) multiply_ints: fn(&IntPanel, &[Tile], &mut [f32]),
     /// `out[vector][row]` from a panel of floats `[value][row]` and vectors of the given width.
     pub(crate) multiply_floats: fn(&[f32], &[f32], usize, &mut [f32]),
     /// See [`attention::attend`].
@@ -178,6 +180,8 @@ pub(crate) struct Kernels {
     pub(crate) rms_norm: fn(&mut [f32], &[f32], f32),
     /// Quantises a vector.
     pub(crate) quantise: fn(&mut Activation, &[f32]),
+    /// Quantises the rows of a tile, of the given width.
+    pub(crate) quantise_tile: fn(&mut Tile, &[f32], usize),
     /// See [`reading::read`].
     pub(crate) read: fn(&[u8]) -> [u8; 32],
 }
@@ -225,6 +229,12 @@ impl Kernels {
                 supported::<I>().run(
                     #[inline(always)]
                     || math::rms_norm(x, weight, eps),
+                );
+            },
+            quantise_tile: |tile, rows, width| {
+                supported::<I>().run(
+                    #[inline(always)]
+                    || tile.quantise(rows, width),
                 );
             },
             quantise: |activation, values| {

@@ -298,7 +298,25 @@ impl<P: Products> Isa for NeonWith<P> {
     }
 
     #[inline(always)]
-    fn half_sums(self, rows: &[Self::Ints; 8]) -> [Self::Ints; 2] {
+    fn load_ints(self, ints: &[i32; 8]) -> Self::Ints {
+        // SAFETY: reads the 8 borrowed integers.
+        unsafe { Pair(vld1q_s32(ints.as_ptr()), vld1q_s32(ints.as_ptr().add(4))) }
+    }
+
+    #[inline(always)]
+    fn floats_of_byte_pairs(self, bytes: [u64; 2]) -> [Self::Floats; 2] {
+        // SAFETY: `self` proves NEON.
+        unsafe {
+            let both = bytes.map(|bytes| vcreate_s8(bytes));
+            [vuzp1_s8(both[0], both[1]), vuzp2_s8(both[0], both[1])].map(|bytes| {
+                let wide = vmovl_s8(bytes);
+                self.floats(Pair(vmovl_s16(vget_low_s16(wide)), vmovl_high_s16(wide)))
+            })
+        }
+    }
+
+    #[inline(always)]
+    fn half_sums(self, rows: &[Self::Ints; 8], _largest: i32) -> [Self::Ints; 2] {
         let [a, b, c, d, e, f, g, h] = *rows;
         // SAFETY: `self` proves NEON. Each addition of neighbours halves the lanes of a row.
         unsafe {

@@ -123,7 +123,10 @@ pub trait Isa: Copy + 'static {
     /// `a + b`, wrapping.
     fn add_ints(self, a: Self::Ints, b: Self::Ints) -> Self::Ints;
     /// Lane `i` of the first result is the sum of lanes 0 to 3 of `rows[i]`, of the second that of lanes 4 to 7.
-    fn half_sums(self, rows: &[Self::Ints; 8]) -> [Self::Ints; 2];
+    /// No lane may be of a magnitude above `largest`.
+    fn half_sums(self, rows: &[Self::Ints; 8], largest: i32) -> [Self::Ints; 2];
+    /// Loads 8 integers.
+    fn load_ints(self, ints: &[i32; 8]) -> Self::Ints;
 
     /// The same number in each lane.
     fn splat(self, value: f32) -> Self::Floats;
@@ -135,6 +138,8 @@ pub trait Isa: Copy + 'static {
     fn floats(self, ints: Self::Ints) -> Self::Floats;
     /// Signed bytes as floats, the lowest byte in lane 0.
     fn floats_of_bytes(self, bytes: u64) -> Self::Floats;
+    /// Sixteen signed bytes as floats, the lowest first: those with even numbers, then those with odd ones.
+    fn floats_of_byte_pairs(self, bytes: [u64; 2]) -> [Self::Floats; 2];
     /// A half-precision number.
     fn half(self, bits: u16) -> f32;
     /// Lane `i` of result `j` is lane `j` of `rows[i]`.

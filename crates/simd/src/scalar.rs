@@ -196,7 +196,18 @@ impl Isa for Scalar {
     }
 
     #[inline(always)]
-    fn half_sums(self, rows: &[[i32; 8]; 8]) -> [[i32; 8]; 2] {
+    fn load_ints(self, ints: &[i32; 8]) -> [i32; 8] {
+        *ints
+    }
+
+    #[inline(always)]
+    fn floats_of_byte_pairs(self, bytes: [u64; 2]) -> [[f32; 8]; 2] {
+        let byte = |at: usize| f32::from((bytes[at / 8] >> (8 * (at % 8))) as i8);
+        from_fn(|odd| from_fn(|lane| byte(2 * lane + odd)))
+    }
+
+    #[inline(always)]
+    fn half_sums(self, rows: &[[i32; 8]; 8], _largest: i32) -> [[i32; 8]; 2] {
         from_fn(|half| from_fn(|row| rows[row][4 * half..][..4].iter().sum()))
     }
 

@@ -71,6 +71,9 @@ fn observe<I: Isa>(isa: I, seed: u64) -> Vec<f32> {
             seen.extend(stored(isa, isa.multiply(floats, isa.splat(0.7))));
             let [a, b] = [0, 8].map(|at| u64::from_le_bytes(std::array::from_fn(|i| half[at + i])));
             seen.extend(stored(isa, isa.floats_of_bytes(a)));
+            for floats in isa.floats_of_byte_pairs([a, b]) {
+                seen.extend(stored(isa, floats));
+            }
             seen.push(isa.half(u16::from_le_bytes([half[0], half[1] & 0x7b])));
             let rows = std::array::from_fn(|row| isa.floats_of_bytes((a ^ b).rotate_left(row as u32) | 1));
             for column in isa.transpose(&rows) {
@@ -85,9 +88,18 @@ fn observe<I: Isa>(isa: I, seed: u64) -> Vec<f32> {
                     isa.dot_signed(isa.load(&any.map(|byte| byte.rotate_left(row as u32))), activation);
                 isa.add_ints(dots, isa.ints_splat(row as i32))
             });
-            for half in isa.half_sums(&rows) {
+            for half in isa.half_sums(&rows, i32::MAX) {
                 seen.extend(lanes(isa, half));
             }
+            let rows: [I::Ints; 8] = std::array::from_fn(|row| {
+                let least = any.map(|byte| byte.rotate_left(row as u32) & 31);
+                isa.dot_unsigned(isa.load(&least), activation)
+            });
+            for half in isa.half_sums(&rows, 4 * 31 * 127) {
+                seen.extend(lanes(isa, half));
+            }
+            let ints = std::array::from_fn(|lane| i32::from(any[lane]) - 100);
+            seen.extend(lanes(isa, isa.load_ints(&ints)));
             isa.prefetch(&any, 1 << 20, true);
             isa.prefetch(&any, 1 << 20, false);
             seen

@@ -28,6 +28,22 @@ pub struct Avx512(());
 #[derive(Debug, Clone, Copy)]
 pub struct Avx512Vnni(());
 
+/// Adds neighbours in each 128 bits: of `a`, then of `b`. No lane may be of a magnitude above `largest`: up to 16 bits
+/// that takes two instructions instead of three.
+///
+/// AVX2 must be there.
+#[inline(always)]
+fn neighbours(a: __m256i, b: __m256i, largest: i32) -> __m256i {
+    // SAFETY: only methods of sets that prove AVX2 call it.
+    unsafe {
+        if largest <= i32::from(i16::MAX) {
+            _mm256_madd_epi16(_mm256_packs_epi32(a, b), _mm256_set1_epi16(1))
+        } else {
+            _mm256_hadd_epi32(a, b)
+        }
+    }
+}
+
 macro_rules! isa_of_256_bits {
     ($isa:ident, $name:literal, $lanes:ident, $($feature:tt),+) => {
         impl Isa for $isa {
@@ -82,9 +98,9 @@ macro_rules! isa_of_256_bits {
             fn nibbles(self, bytes: &[u8; 16]) -> __m256i {
                 // SAFETY: reads the 16 borrowed bytes, unaligned; `self` proves AVX2.
                 unsafe {
-                    let both = _mm_loadu_si128(bytes.as_ptr().cast());
-                    let pair = _mm256_set_m128i(_mm_srli_epi16(both, 4), both);
-                    _mm256_and_si256(pair, _mm256_set1_epi8(15))
+                    let both = _mm256_broadcastsi128_si256(_mm_loadu_si128(bytes.as_ptr().cast()));
+                    let apart = _mm256_srlv_epi64(both, _mm256_setr_epi64x(0, 0, 4, 4));
+                    _mm256_and_si256(apart, _mm256_set1_epi8(15))
                 }
             }
 
@@ -105,23 +121,6 @@ macro_rules! isa_of_256_bits {
                 unsafe {
                     let shifted = _mm256_sll_epi16(bytes, _mm_cvtsi32_si128(i32::from(count)));
                     _mm256_and_si256(shifted, _mm256_set1_epi8(mask as i8))
-                }
-            }
-
-            #[inline(always)]
-            fn spread_bits(self, bits: u32, value: u8) -> __m256i {
-                // SAFETY: `self` proves AVX2.
-                unsafe {
-                    let byte_of_lane = _mm256_setr_epi64x(
-                        0,
-                        0x0101_0101_0101_0101,
-                        0x0202_0202_0202_0202,
-                        0x0303_0303_0303_0303,
-                    );
-                    let bit_of_lane = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
-                    let spread = _mm256_shuffle_epi8(_mm256_set1_epi32(bits as i32), byte_of_lane);
-                    let set = _mm256_cmpeq_epi8(_mm256_and_si256(spread, bit_of_lane), bit_of_lane);
-                    _mm256_and_si256(set, _mm256_set1_epi8(value as i8))
                 }
             }
 
@@ -180,16 +179,38 @@ macro_rules! isa_of_256_bits {
             }
 
             #[inline(always)]
-            fn half_sums(self, rows: &[__m256i; 8]) -> [__m256i; 2] {
-                // SAFETY: `self` proves AVX2. Each addition of neighbours halves the lanes of a row and doubles the
-                // rows of a vector; the low and high 128 bits stay apart until the end.
+            fn half_sums(self, rows: &[__m256i; 8], largest: i32) -> [__m256i; 2] {
+                let [a, b, c, d, e, f, g, h] = *rows;
+                let (ab, cd) = (neighbours(a, b, largest), neighbours(c, d, largest));
+                let (ef, gh) = (neighbours(e, f, largest), neighbours(g, h, largest));
+                let twice = largest.saturating_mul(2);
+                let (first, last) = (neighbours(ab, cd, twice), neighbours(ef, gh, twice));
+                // SAFETY: `self` proves AVX2. The low and high 128 bits stayed apart until here.
                 unsafe {
-                    let [a, b, c, d, e, f, g, h] = *rows;
-                    let first = _mm256_hadd_epi32(_mm256_hadd_epi32(a, b), _mm256_hadd_epi32(c, d));
-                    let last = _mm256_hadd_epi32(_mm256_hadd_epi32(e, f), _mm256_hadd_epi32(g, h));
                     [
                         _mm256_permute2x128_si256::<0x20>(first, last),
                         _mm256_permute2x128_si256::<0x31>(first, last),
+                    ]
+                }
+            }
+
+            #[inline(always)]
+            fn load_ints(self, ints: &[i32; 8]) -> __m256i {
+                // SAFETY: reads the 8 borrowed integers, unaligned.
+                unsafe { _mm256_loadu_si256(ints.as_ptr().cast()) }
+            }
+
+            #[inline(always)]
+            fn floats_of_byte_pairs(self, bytes: [u64; 2]) -> [__m256; 2] {
+                // SAFETY: `self` proves AVX2.
+                unsafe {
+                    let both = _mm_set_epi64x(bytes[1] as i64, bytes[0] as i64);
+                    let apart = _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
+                    let even = _mm_shuffle_epi8(both, apart);
+                    let odd = _mm_unpackhi_epi64(even, even);
+                    [
+                        _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(even)),
+                        _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(odd)),
                     ]
                 }
             }

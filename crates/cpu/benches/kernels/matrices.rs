@@ -4,7 +4,7 @@ use crate::memory::{beyond_caches, threads};
 use crate::{is_test, values};
 use criterion::{BenchmarkId, Criterion, Throughput};
 use lichen_cpu::table::{GEMV, Gemv};
-use lichen_cpu::{Activation, Team};
+use lichen_cpu::{Activation, Team, Tile};
 use lichen_tensor::quant;
 use std::hint::black_box;
 
@@ -36,13 +36,14 @@ fn weights(row: &Gemv, count: usize) -> Vec<u8> {
     bytes.into_iter().cycle().take(count * row_bytes(row)).collect()
 }
 
-fn activations(count: usize) -> Vec<Activation> {
-    let activation = |vector: usize| {
-        let mut activation = Activation::default();
-        activation.quantise(&values(WIDTH + vector)[vector..]);
-        activation
-    };
-    (0..count).map(activation).collect()
+fn activation() -> Activation {
+    let mut activation = Activation::default();
+    activation.quantise(&values(WIDTH));
+    activation
+}
+
+fn tiles(count: usize) -> Vec<Tile> {
+    Tile::of(&values(count * WIDTH), WIDTH)
 }
 
 /// One vector times weights, in bytes of weights a second.
@@ -56,7 +57,7 @@ pub(crate) fn decode(criterion: &mut Criterion) {
             for threads in threads().into_iter().filter(|&threads| threads == 1 || place == "memory") {
                 let id = BenchmarkId::new(&name, format!("{place}/t{threads}"));
                 group.bench_with_input(id, &threads, |bencher, &threads| {
-                    let (weights, x, mut out) = (weights(row, count), activations(1), vec![0.0; count]);
+                    let (weights, x, mut out) = (weights(row, count), [activation()], vec![0.0; count]);
                     let team = Team::of(threads).unwrap();
                     bencher.iter(|| {
                         team.rows(&mut out, TASK_ROWS, |task, out| {
@@ -93,7 +94,7 @@ pub(crate) fn panels(criterion: &mut Criterion) {
         for vectors in VECTORS {
             group.throughput(Throughput::Elements((count * WIDTH * vectors) as u64));
             group.bench_function(BenchmarkId::new(&name, vectors), |bencher| {
-                let (weights, x, mut panel) = (weights(row, count), activations(vectors), row.panel());
+                let (weights, x, mut panel) = (weights(row, count), tiles(vectors), row.panel());
                 let mut out = vec![0.0; vectors * panel.rows()];
                 bencher.iter(|| {
                     for rows in weights.chunks(panel.rows() * row_bytes(row)) {

@@ -1,6 +1,6 @@
 //! Super-blocks of 256 weights with small integer scales. Layouts: ggml `ggml-common.h`.
 
-use super::{Codec, Factors, IQ4_VALUES, ROWS, bytes_at, half_bits};
+use super::{Codec, Factors, IQ4_VALUES, bytes_at, half_bits};
 use lichen_simd::Isa;
 use lichen_tensor::DType;
 
@@ -17,50 +17,17 @@ pub struct Q6K;
 /// 4 bits through a table, scale per 32.
 pub struct Iq4Xs;
 
-/// `factors` of the eight small integers, packed as signed bytes, of each row, times the row's own factor.
+/// `factor` times each of eight signed bytes.
 #[inline(always)]
-fn eight_of_rows<I: Isa>(isa: I, integers: &[u64; ROWS], factors: &[f32; ROWS]) -> [I::Floats; 8] {
-    let mut rows = [isa.splat(0.0); ROWS];
-    for row in 0..ROWS {
-        rows[row] = isa.multiply(isa.floats_of_bytes(integers[row]), isa.splat(factors[row]));
-    }
-    isa.transpose(&rows)
+fn times_bytes<I: Isa>(isa: I, factor: f32, bytes: u64) -> I::Floats {
+    isa.multiply(isa.floats_of_bytes(bytes), isa.splat(factor))
 }
 
-/// One factor per group.
+/// `factor` times each of sixteen signed bytes: first those of the low halves of groups, then those of the high ones.
 #[inline(always)]
-fn per_group<I: Isa>(isa: I, into: &mut [[I::Floats; 2]; 8], integers: &[u64; ROWS], factors: &[f32; ROWS]) {
-    let eight = eight_of_rows(isa, integers, factors);
-    for group in 0..8 {
-        into[group][0] = eight[group];
-    }
-}
-
-/// One factor per half group: the first eight belong to groups 0 to 3.
-#[inline(always)]
-fn per_half<I: Isa>(
-    isa: I,
-    into: &mut [[I::Floats; 2]; 8],
-    integers: &[[u64; ROWS]; 2],
-    factors: &[f32; ROWS],
-) {
-    for part in 0..2 {
-        let eight = eight_of_rows(isa, &integers[part], factors);
-        for group in 0..4 {
-            into[4 * part + group] = [eight[2 * group], eight[2 * group + 1]];
-        }
-    }
-}
-
-/// Minimums of values that are stored with `centre` added.
-#[inline(always)]
-fn centre<I: Isa>(isa: I, factors: &mut Factors<I>, centre: f32) {
-    let centre = isa.splat(-centre);
-    for group in 0..8 {
-        for half in 0..2 {
-            factors.minimums[group][half] = isa.multiply(factors.scales[group][half], centre);
-        }
-    }
+fn times_pairs<I: Isa>(isa: I, factor: f32, bytes: [u64; 2]) -> [I::Floats; 2] {
+    let [low, high] = isa.floats_of_byte_pairs(bytes);
+    [isa.multiply(low, isa.splat(factor)), isa.multiply(high, isa.splat(factor))]
 }
 
 /// The eight 6-bit scales and the eight minimums of Q4_K and Q5_K, packed in 12 bytes: a byte each.
@@ -80,17 +47,34 @@ fn six_bit_centred(packed: &[u8; 12]) -> [u64; 2] {
     let high = u64::from(u32::from_le_bytes(*bytes_at(packed, 8)));
     let two_bits =
         |shift: u32| (high >> shift & 0x0303_0303 | (high >> (shift + 2) & 0x0303_0303) << 32) << 4;
-    // Bytes below 64 with 32 taken off: no borrow crosses a byte once the top bit is set, and it ends as the sign.
-    let centred =
-        |bytes: u64| ((bytes | 0x8080_8080_8080_8080) - 0x2020_2020_2020_2020) ^ 0x8080_8080_8080_8080;
     [
         centred(low & 0x0f0f_0f0f_0f0f_0f0f | two_bits(0)),
         centred(low >> 4 & 0x0f0f_0f0f_0f0f_0f0f | two_bits(4)),
     ]
 }
 
+/// The eight 6-bit scales of IQ4_XS, four bits of each in `low` and two in `high`, centred at 32: a signed byte each.
+#[inline(always)]
+fn six_bit_split(low: u64, high: u64) -> u64 {
+    let nibbles = (low | low << 16) & 0x0000_ffff_0000_ffff;
+    let nibbles = (nibbles | nibbles << 8) & 0x00ff_00ff_00ff_00ff;
+    let nibbles = (nibbles | nibbles << 4) & 0x0f0f_0f0f_0f0f_0f0f;
+    let pairs = (high | high << 24) & 0x0000_00ff_0000_00ff;
+    let pairs = (pairs | pairs << 12) & 0x000f_000f_000f_000f;
+    let pairs = (pairs | pairs << 6) & 0x0303_0303_0303_0303;
+    centred(nibbles | pairs << 4)
+}
+
+/// Takes 32 off each byte; they are below 64.
+#[inline(always)]
+fn centred(bytes: u64) -> u64 {
+    // No borrow crosses a byte once the top bit is set, and it ends as the sign.
+    ((bytes | 0x8080_8080_8080_8080) - 0x2020_2020_2020_2020) ^ 0x8080_8080_8080_8080
+}
+
 impl Codec for Q2K {
     const DTYPE: DType = DType::Q2K;
+    const LARGEST: u8 = 3;
     const PER_HALF: bool = true;
 
     #[inline(always)]
@@ -105,28 +89,20 @@ impl Codec for Q2K {
     }
 
     #[inline(always)]
-    fn factors<I: Isa>(isa: I, blocks: &[&[u8]; ROWS]) -> Factors<I> {
+    fn factors<I: Isa>(isa: I, block: &[u8]) -> Factors<I> {
         const NIBBLES: u64 = 0x0f0f_0f0f_0f0f_0f0f;
-        let (mut scales, mut minimums) = ([[0; ROWS]; 2], [[0; ROWS]; 2]);
-        let (mut scale, mut minimum) = ([0.0; ROWS], [0.0; ROWS]);
-        for row in 0..ROWS {
-            for part in 0..2 {
-                let packed = u64::from_le_bytes(*bytes_at(blocks[row], 8 * part));
-                scales[part][row] = packed & NIBBLES;
-                minimums[part][row] = packed >> 4 & NIBBLES;
-            }
-            scale[row] = isa.half(half_bits(blocks[row], 80));
-            minimum[row] = -isa.half(half_bits(blocks[row], 82));
+        let packed = [0, 8].map(|at| u64::from_le_bytes(*bytes_at(block, at)));
+        let (scale, minimum) = (isa.half(half_bits(block, 80)), isa.half(half_bits(block, 82)));
+        Factors {
+            scales: times_pairs(isa, scale, packed.map(|packed| packed & NIBBLES)),
+            minimums: times_pairs(isa, -minimum, packed.map(|packed| packed >> 4 & NIBBLES)),
         }
-        let mut factors = Factors::zeros(isa);
-        per_half(isa, &mut factors.scales, &scales, &scale);
-        per_half(isa, &mut factors.minimums, &minimums, &minimum);
-        factors
     }
 }
 
 impl Codec for Q3K {
     const DTYPE: DType = DType::Q3K;
+    const LARGEST: u8 = 7;
     const PER_HALF: bool = true;
 
     #[inline(always)]
@@ -148,38 +124,25 @@ impl Codec for Q3K {
     }
 
     #[inline(always)]
-    fn factors<I: Isa>(isa: I, blocks: &[&[u8]; ROWS]) -> Factors<I> {
-        let mut scales = [[0; ROWS]; 2];
-        let mut scale = [0.0; ROWS];
-        for row in 0..ROWS {
-            [scales[0][row], scales[1][row]] = six_bit_centred(bytes_at(blocks[row], 96));
-            scale[row] = isa.half(half_bits(blocks[row], 108));
-        }
-        let mut factors = Factors::zeros(isa);
-        per_half(isa, &mut factors.scales, &scales, &scale);
-        centre(isa, &mut factors, 4.0);
-        factors
+    fn factors<I: Isa>(isa: I, block: &[u8]) -> Factors<I> {
+        let scales = times_pairs(isa, isa.half(half_bits(block, 108)), six_bit_centred(bytes_at(block, 96)));
+        Factors::centred_halves(isa, scales, 4.0)
     }
 }
 
 /// Scales and minimums of Q4_K and Q5_K, which start alike.
 #[inline(always)]
-fn factors_of_pairs<I: Isa>(isa: I, blocks: &[&[u8]; ROWS]) -> Factors<I> {
-    let (mut scales, mut minimums) = ([0; ROWS], [0; ROWS]);
-    let (mut scale, mut minimum) = ([0.0; ROWS], [0.0; ROWS]);
-    for row in 0..ROWS {
-        (scales[row], minimums[row]) = six_bit_pairs(bytes_at(blocks[row], 4));
-        scale[row] = isa.half(half_bits(blocks[row], 0));
-        minimum[row] = -isa.half(half_bits(blocks[row], 2));
-    }
-    let mut factors = Factors::zeros(isa);
-    per_group(isa, &mut factors.scales, &scales, &scale);
-    per_group(isa, &mut factors.minimums, &minimums, &minimum);
+fn factors_of_pairs<I: Isa>(isa: I, block: &[u8]) -> Factors<I> {
+    let (scales, minimums) = six_bit_pairs(bytes_at(block, 4));
+    let (scale, minimum) = (isa.half(half_bits(block, 0)), isa.half(half_bits(block, 2)));
+    let mut factors = Factors::scaled(isa, times_bytes(isa, scale, scales));
+    factors.minimums[0] = times_bytes(isa, -minimum, minimums);
     factors
 }
 
 impl Codec for Q4K {
     const DTYPE: DType = DType::Q4K;
+    const LARGEST: u8 = 15;
 
     #[inline(always)]
     fn bytes<I: Isa>(isa: I, block: &[u8], mut each: impl FnMut(usize, I::Bytes)) {
@@ -191,13 +154,14 @@ impl Codec for Q4K {
     }
 
     #[inline(always)]
-    fn factors<I: Isa>(isa: I, blocks: &[&[u8]; ROWS]) -> Factors<I> {
-        factors_of_pairs(isa, blocks)
+    fn factors<I: Isa>(isa: I, block: &[u8]) -> Factors<I> {
+        factors_of_pairs(isa, block)
     }
 }
 
 impl Codec for Q5K {
     const DTYPE: DType = DType::Q5K;
+    const LARGEST: u8 = 31;
 
     #[inline(always)]
     fn bytes<I: Isa>(isa: I, block: &[u8], mut each: impl FnMut(usize, I::Bytes)) {
@@ -213,13 +177,14 @@ impl Codec for Q5K {
     }
 
     #[inline(always)]
-    fn factors<I: Isa>(isa: I, blocks: &[&[u8]; ROWS]) -> Factors<I> {
-        factors_of_pairs(isa, blocks)
+    fn factors<I: Isa>(isa: I, block: &[u8]) -> Factors<I> {
+        factors_of_pairs(isa, block)
     }
 }
 
 impl Codec for Q6K {
     const DTYPE: DType = DType::Q6K;
+    const LARGEST: u8 = 63;
     const PER_HALF: bool = true;
 
     #[inline(always)]
@@ -240,24 +205,15 @@ impl Codec for Q6K {
     }
 
     #[inline(always)]
-    fn factors<I: Isa>(isa: I, blocks: &[&[u8]; ROWS]) -> Factors<I> {
-        let mut scales = [[0; ROWS]; 2];
-        let mut scale = [0.0; ROWS];
-        for row in 0..ROWS {
-            for part in 0..2 {
-                scales[part][row] = u64::from_le_bytes(*bytes_at(blocks[row], 192 + 8 * part));
-            }
-            scale[row] = isa.half(half_bits(blocks[row], 208));
-        }
-        let mut factors = Factors::zeros(isa);
-        per_half(isa, &mut factors.scales, &scales, &scale);
-        centre(isa, &mut factors, 32.0);
-        factors
+    fn factors<I: Isa>(isa: I, block: &[u8]) -> Factors<I> {
+        let scales = [192, 200].map(|at| u64::from_le_bytes(*bytes_at(block, at)));
+        Factors::centred_halves(isa, times_pairs(isa, isa.half(half_bits(block, 208)), scales), 32.0)
     }
 }
 
 impl Codec for Iq4Xs {
     const DTYPE: DType = DType::Iq4Xs;
+    const LARGEST: u8 = 255;
     const SIGNED: bool = true;
     const HAS_MINIMUM: bool = false;
 
@@ -269,20 +225,9 @@ impl Codec for Iq4Xs {
     }
 
     #[inline(always)]
-    fn factors<I: Isa>(isa: I, blocks: &[&[u8]; ROWS]) -> Factors<I> {
-        let mut scales = [0; ROWS];
-        let mut scale = [0.0; ROWS];
-        for row in 0..ROWS {
-            let low = u32::from_le_bytes(*bytes_at(blocks[row], 4));
-            let high = u32::from(half_bits(blocks[row], 2));
-            for group in 0..8 {
-                let six_bits = low >> (4 * group) & 15 | (high >> (2 * group) & 3) << 4;
-                scales[row] |= u64::from((six_bits as u8).wrapping_sub(32)) << (8 * group);
-            }
-            scale[row] = isa.half(half_bits(blocks[row], 0));
-        }
-        let mut factors = Factors::zeros(isa);
-        per_group(isa, &mut factors.scales, &scales, &scale);
-        factors
+    fn factors<I: Isa>(isa: I, block: &[u8]) -> Factors<I> {
+        let low = u64::from(u32::from_le_bytes(*bytes_at(block, 4)));
+        let scales = six_bit_split(low, u64::from(half_bits(block, 2)));
+        Factors::scaled(isa, times_bytes(isa, isa.half(half_bits(block, 0)), scales))
     }
 }

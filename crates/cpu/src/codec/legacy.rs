@@ -1,6 +1,6 @@
 //! Formats of 32 weights: half-precision scale (and minimum), then the values. Layouts: ggml `ggml-common.h`.
 
-use super::{Codec, Factors, IQ4_VALUES, ROWS, bytes_at, halves_at};
+use super::{Codec, Factors, IQ4_VALUES, bytes_at, halves_at};
 use lichen_simd::Isa;
 use lichen_tensor::DType;
 
@@ -24,32 +24,23 @@ fn five_bits<I: Isa>(isa: I, block: &[u8], offset: usize) -> I::Bytes {
     isa.or(isa.nibbles(bytes_at(block, offset + 4)), isa.spread_bits(high, 16))
 }
 
-/// A scale at the start of the block.
+/// The scales at the start of each block.
 #[inline(always)]
-fn scale_only<I: Isa>(isa: I, blocks: &[&[u8]; ROWS]) -> Factors<I> {
-    let mut factors = Factors::zeros(isa);
-    factors.scales[0][0] = halves_at(isa, blocks, 0);
-    factors
-}
-
-/// A scale at the start of the block, of values that are stored with `centre` added.
-#[inline(always)]
-fn centred<I: Isa>(isa: I, blocks: &[&[u8]; ROWS], centre: f32) -> Factors<I> {
-    let mut factors = scale_only(isa, blocks);
-    factors.minimums[0][0] = isa.multiply(factors.scales[0][0], isa.splat(-centre));
-    factors
+fn scales<C: Codec, I: Isa>(isa: I, blocks: &[u8]) -> I::Floats {
+    halves_at(isa, blocks, const { C::DTYPE.block_bytes() }, 0)
 }
 
 /// A scale at the start of the block, then a minimum.
 #[inline(always)]
-fn scale_and_minimum<I: Isa>(isa: I, blocks: &[&[u8]; ROWS]) -> Factors<I> {
-    let mut factors = scale_only(isa, blocks);
-    factors.minimums[0][0] = halves_at(isa, blocks, 2);
+fn scale_and_minimum<C: Codec, I: Isa>(isa: I, blocks: &[u8]) -> Factors<I> {
+    let mut factors = Factors::scaled(isa, scales::<C, I>(isa, blocks));
+    factors.minimums[0] = halves_at(isa, blocks, const { C::DTYPE.block_bytes() }, 2);
     factors
 }
 
 impl Codec for Q4_0 {
     const DTYPE: DType = DType::Q4_0;
+    const LARGEST: u8 = 15;
 
     #[inline(always)]
     fn bytes<I: Isa>(isa: I, block: &[u8], mut each: impl FnMut(usize, I::Bytes)) {
@@ -57,13 +48,14 @@ impl Codec for Q4_0 {
     }
 
     #[inline(always)]
-    fn factors<I: Isa>(isa: I, blocks: &[&[u8]; ROWS]) -> Factors<I> {
-        centred(isa, blocks, 8.0)
+    fn factors<I: Isa>(isa: I, blocks: &[u8]) -> Factors<I> {
+        Factors::centred(isa, scales::<Self, I>(isa, blocks), 8.0)
     }
 }
 
 impl Codec for Q4_1 {
     const DTYPE: DType = DType::Q4_1;
+    const LARGEST: u8 = 15;
 
     #[inline(always)]
     fn bytes<I: Isa>(isa: I, block: &[u8], mut each: impl FnMut(usize, I::Bytes)) {
@@ -71,13 +63,14 @@ impl Codec for Q4_1 {
     }
 
     #[inline(always)]
-    fn factors<I: Isa>(isa: I, blocks: &[&[u8]; ROWS]) -> Factors<I> {
-        scale_and_minimum(isa, blocks)
+    fn factors<I: Isa>(isa: I, blocks: &[u8]) -> Factors<I> {
+        scale_and_minimum::<Self, I>(isa, blocks)
     }
 }
 
 impl Codec for Q5_0 {
     const DTYPE: DType = DType::Q5_0;
+    const LARGEST: u8 = 31;
 
     #[inline(always)]
     fn bytes<I: Isa>(isa: I, block: &[u8], mut each: impl FnMut(usize, I::Bytes)) {
@@ -85,13 +78,14 @@ impl Codec for Q5_0 {
     }
 
     #[inline(always)]
-    fn factors<I: Isa>(isa: I, blocks: &[&[u8]; ROWS]) -> Factors<I> {
-        centred(isa, blocks, 16.0)
+    fn factors<I: Isa>(isa: I, blocks: &[u8]) -> Factors<I> {
+        Factors::centred(isa, scales::<Self, I>(isa, blocks), 16.0)
     }
 }
 
 impl Codec for Q5_1 {
     const DTYPE: DType = DType::Q5_1;
+    const LARGEST: u8 = 31;
 
     #[inline(always)]
     fn bytes<I: Isa>(isa: I, block: &[u8], mut each: impl FnMut(usize, I::Bytes)) {
@@ -99,13 +93,14 @@ impl Codec for Q5_1 {
     }
 
     #[inline(always)]
-    fn factors<I: Isa>(isa: I, blocks: &[&[u8]; ROWS]) -> Factors<I> {
-        scale_and_minimum(isa, blocks)
+    fn factors<I: Isa>(isa: I, blocks: &[u8]) -> Factors<I> {
+        scale_and_minimum::<Self, I>(isa, blocks)
     }
 }
 
 impl Codec for Q8_0 {
     const DTYPE: DType = DType::Q8_0;
+    const LARGEST: u8 = 255;
     const SIGNED: bool = true;
     const HAS_MINIMUM: bool = false;
 
@@ -115,13 +110,14 @@ impl Codec for Q8_0 {
     }
 
     #[inline(always)]
-    fn factors<I: Isa>(isa: I, blocks: &[&[u8]; ROWS]) -> Factors<I> {
-        scale_only(isa, blocks)
+    fn factors<I: Isa>(isa: I, blocks: &[u8]) -> Factors<I> {
+        Factors::scaled(isa, scales::<Self, I>(isa, blocks))
     }
 }
 
 impl Codec for Iq4Nl {
     const DTYPE: DType = DType::Iq4Nl;
+    const LARGEST: u8 = 255;
     const SIGNED: bool = true;
     const HAS_MINIMUM: bool = false;
 
@@ -131,7 +127,7 @@ impl Codec for Iq4Nl {
     }
 
     #[inline(always)]
-    fn factors<I: Isa>(isa: I, blocks: &[&[u8]; ROWS]) -> Factors<I> {
-        scale_only(isa, blocks)
+    fn factors<I: Isa>(isa: I, blocks: &[u8]) -> Factors<I> {
+        Factors::scaled(isa, scales::<Self, I>(isa, blocks))
     }
 }

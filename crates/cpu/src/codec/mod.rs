@@ -13,30 +13,48 @@ pub use legacy::{Iq4Nl, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
 use lichen_simd::Isa;
 use lichen_tensor::DType;
 
-/// Rows of weights that are read side by side, one lane of a vector for each.
-pub const ROWS: usize = 8;
+/// Groups of a row that are worked with at once, one lane of a vector for each.
+pub const LANES: usize = 8;
 
 /// Weights of a group.
 pub(crate) const GROUP: usize = 32;
 
-/// Groups of the longest blocks.
-pub(crate) const MOST_GROUPS: usize = 8;
+/// Bytes of [`LANES`] groups of the longest format.
+pub(crate) const MOST_BYTES: usize = LANES * 34;
 
-/// What the bytes of one block of [`ROWS`] rows are scaled with: a lane for each row.
+/// Bytes of [`LANES`] groups.
+pub(crate) const fn lanes_bytes<C: Codec>() -> usize {
+    LANES * GROUP / C::DTYPE.block_len() * C::DTYPE.block_bytes()
+}
+
+/// What the bytes of [`LANES`] groups of a row are scaled with: a lane for each group.
 ///
-/// `[group][half]`; formats with one scale per group fill the first half only, formats without minimums leave them.
+/// `[half]`; formats with one scale per group fill the first half only, formats without minimums leave them.
 pub struct Factors<I: Isa> {
     /// Multiplied with the bytes.
-    pub scales: [[I::Floats; 2]; MOST_GROUPS],
+    pub scales: [I::Floats; 2],
     /// Added to each weight.
-    pub minimums: [[I::Floats; 2]; MOST_GROUPS],
+    pub minimums: [I::Floats; 2],
 }
 
 impl<I: Isa> Factors<I> {
+    /// One scale per group, no minimum.
     #[inline(always)]
-    fn zeros(isa: I) -> Self {
-        let zeros = [[isa.splat(0.0); 2]; MOST_GROUPS];
-        Self { scales: zeros, minimums: zeros }
+    fn scaled(isa: I, scales: I::Floats) -> Self {
+        Self { scales: [scales, isa.splat(0.0)], minimums: [isa.splat(0.0); 2] }
+    }
+
+    /// One scale per group, of values that are stored with `centre` added.
+    #[inline(always)]
+    fn centred(isa: I, scales: I::Floats, centre: f32) -> Self {
+        Self::centred_halves(isa, [scales, isa.splat(0.0)], centre)
+    }
+
+    /// One scale per half group, of values that are stored with `centre` added.
+    #[inline(always)]
+    fn centred_halves(isa: I, scales: [I::Floats; 2], centre: f32) -> Self {
+        let centre = isa.splat(-centre);
+        Self { scales, minimums: [isa.multiply(scales[0], centre), isa.multiply(scales[1], centre)] }
     }
 }
 
@@ -51,11 +69,14 @@ pub trait Codec: 'static {
     /// Whether the two halves of a group have factors of their own.
     const PER_HALF: bool = false;
 
+    /// The largest magnitude of a byte, as few bits as that takes.
+    const LARGEST: u8;
+
     /// Calls `each` with the number and the bytes of each group of `block`, in order.
     fn bytes<I: Isa>(isa: I, block: &[u8], each: impl FnMut(usize, I::Bytes));
 
-    /// Scales and minimums of one block of each row.
-    fn factors<I: Isa>(isa: I, blocks: &[&[u8]; ROWS]) -> Factors<I>;
+    /// Scales and minimums of [`LANES`] groups, one or more whole blocks.
+    fn factors<I: Isa>(isa: I, blocks: &[u8]) -> Factors<I>;
 }
 
 /// The values that the 4-bit codes of IQ4_NL and IQ4_XS stand for (ggml, `kvalues_iq4nl`), as signed bytes.
@@ -76,12 +97,13 @@ fn half_bits(block: &[u8], offset: usize) -> u16 {
     u16::from_le_bytes(*bytes_at(block, offset))
 }
 
-/// Half-precision numbers at `offset` of each block.
+/// Half-precision numbers at `offset` of each of [`LANES`] blocks of `bytes` bytes.
 #[inline(always)]
-fn halves_at<I: Isa>(isa: I, blocks: &[&[u8]; ROWS], offset: usize) -> I::Floats {
-    let mut bits = [0; ROWS];
-    for row in 0..ROWS {
-        bits[row] = half_bits(blocks[row], offset);
+fn halves_at<I: Isa>(isa: I, blocks: &[u8], bytes: usize, offset: usize) -> I::Floats {
+    let blocks = &blocks[..LANES * bytes];
+    let mut bits = [0; LANES];
+    for lane in 0..LANES {
+        bits[lane] = half_bits(blocks, lane * bytes + offset);
     }
     isa.load_halves(&bits)
 }

@@ -38,8 +38,8 @@ fn weights(dtype: DType, rows: usize) -> Vec<u8> {
     weights
 }
 
-/// Vectors whose bytes are all 127, all -127, one after the other, and others.
-fn vectors(count: usize, width: usize) -> Vec<Activation> {
+/// Rows of values whose quants are all 127, all -127, one after the other, and others.
+fn values(count: usize, width: usize) -> Vec<f32> {
     let value = |n: usize, i: usize| match n % 4 {
         0 => 127.0,
         1 => -127.0,
@@ -47,23 +47,18 @@ fn vectors(count: usize, width: usize) -> Vec<Activation> {
         2 => -127.0,
         _ => ((n + i) as f32 * 1.37).sin() * (1 + i / 32) as f32,
     };
-    let vector = |n: usize| {
-        let mut x = Activation::default();
-        x.quantise(&(0..width).map(|i| value(n, i)).collect::<Vec<_>>());
-        x
-    };
-    (0..count).map(vector).collect()
+    (0..count * width).map(|at| value(at / width, at % width)).collect()
 }
 
 /// `out[vector][row]` the way batches are computed.
-fn by_panels(row: &Gemv, weights: &[u8], rows: usize, x: &[Activation]) -> Vec<u32> {
+fn by_panels(row: &Gemv, weights: &[u8], rows: usize, x: &[f32], width: usize) -> Vec<u32> {
     let kernels = kernels(row.isa).unwrap();
     let (lanes, row_bytes) = (kernels.panel_rows, weights.len() / rows);
-    let (mut panel, mut part) = (IntPanel::default(), vec![0.0; x.len() * lanes]);
-    let mut out = vec![0; x.len() * rows];
+    let (mut panel, mut part) = (IntPanel::default(), vec![0.0; x.len() / width * lanes]);
+    let (mut out, tiles) = (vec![0; x.len() / width * rows], Tile::of(x, width));
     for (index, weights) in weights.chunks(lanes * row_bytes).enumerate() {
         row.pack(weights, row_bytes, &mut panel);
-        (kernels.multiply_ints)(&panel, x, &mut part);
+        (kernels.multiply_ints)(&panel, &tiles, &mut part);
         for (n, part) in part.chunks_exact(lanes).enumerate() {
             for (lane, value) in part.iter().enumerate().take(weights.len() / row_bytes) {
                 out[n * rows + index * lanes + lane] = value.to_bits();
@@ -73,9 +68,11 @@ fn by_panels(row: &Gemv, weights: &[u8], rows: usize, x: &[Activation]) -> Vec<u
     out
 }
 
-fn by_vectors(row: &Gemv, weights: &[u8], rows: usize, x: &[Activation]) -> Vec<u32> {
-    let mut out = vec![0.0; x.len() * rows];
-    row.run(weights, x, &mut out);
+fn by_vectors(row: &Gemv, weights: &[u8], rows: usize, x: &[f32], width: usize) -> Vec<u32> {
+    let mut vectors = vec![Activation::default(); x.len() / width];
+    vectors.iter_mut().zip(x.chunks_exact(width)).for_each(|(vector, x)| vector.quantise(x));
+    let mut out = vec![0.0; vectors.len() * rows];
+    row.run(weights, &vectors, &mut out);
     out.into_iter().map(f32::to_bits).collect()
 }
 
@@ -85,12 +82,13 @@ fn every_row_gives_the_bits_of_the_scalar_row_for_the_worst_values() {
     let (rows, vectors_at_once) = (19, 15);
     for row in GEMV.iter().filter(|row| row.is_supported()) {
         let weights = weights(row.dtype, rows);
-        let x = vectors(vectors_at_once, 2 * row.dtype.block_len());
+        let width = 2 * row.dtype.block_len();
+        let x = values(vectors_at_once, width);
         let scalar = super::row(row.dtype, Scalar::NAME).unwrap();
-        let wanted = by_vectors(scalar, &weights, rows, &x);
+        let wanted = by_vectors(scalar, &weights, rows, &x, width);
         assert!(wanted.iter().all(|bits| f32::from_bits(*bits).is_finite()), "{}", row.dtype);
-        assert_eq!(by_vectors(row, &weights, rows, &x), wanted, "{} {}", row.dtype, row.isa);
-        assert_eq!(by_panels(row, &weights, rows, &x), wanted, "{} {} by panels", row.dtype, row.isa);
+        assert_eq!(by_vectors(row, &weights, rows, &x, width), wanted, "{} {}", row.dtype, row.isa);
+        assert_eq!(by_panels(row, &weights, rows, &x, width), wanted, "{} {} by panels", row.dtype, row.isa);
     }
 }
 

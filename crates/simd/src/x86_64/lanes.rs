@@ -66,6 +66,23 @@ macro_rules! eight_lanes {
             self.add_products(sum, magnitude, signed)
         }
 
+        #[inline(always)]
+        fn spread_bits(self, bits: u32, value: u8) -> __m256i {
+            // SAFETY: `self` proves AVX2.
+            unsafe {
+                let byte_of_lane = _mm256_setr_epi64x(
+                    0,
+                    0x0101_0101_0101_0101,
+                    0x0202_0202_0202_0202,
+                    0x0303_0303_0303_0303,
+                );
+                let bit_of_lane = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
+                let spread = _mm256_shuffle_epi8(_mm256_set1_epi32(bits as i32), byte_of_lane);
+                let set = _mm256_cmpeq_epi8(_mm256_and_si256(spread, bit_of_lane), bit_of_lane);
+                _mm256_and_si256(set, _mm256_set1_epi8(value as i8))
+            }
+        }
+
         type Quads = __m256i;
 
         #[inline(always)]
@@ -202,6 +219,12 @@ macro_rules! sixteen_lanes {
                 (_mm512_abs_epi8(quads), signed)
             };
             self.add_products_of_512_bits(sum, magnitude, signed)
+        }
+
+        #[inline(always)]
+        fn spread_bits(self, bits: u32, value: u8) -> __m256i {
+            // SAFETY: `self` proves AVX-512 BW and VL.
+            unsafe { _mm256_maskz_mov_epi8(bits, _mm256_set1_epi8(value as i8)) }
         }
 
         type Quads = __m512i;
