@@ -183,17 +183,8 @@ fn ints<I: Isa, const N: usize, const HALVES: usize, const FORM: u8, const MINIM
                 }
             }
             let (from, count) = (half * 8 / HALVES, 8 / HALVES);
-            for quad in from..from + count {
-                let weights = &quads[quad * 4 * lanes..][..4 * lanes];
-                for n in 0..N {
-                    let other: &[u8; 4] = bytes[n][4 * quad..].first_chunk().expect("eight quads");
-                    dots[n] = if FORM == SIGNED {
-                        isa.quad_dot_signed(dots[n], weights, other)
-                    } else {
-                        isa.quad_dot(dots[n], weights, other)
-                    };
-                }
-            }
+            let quads = &quads[from * 4 * lanes..][..count * 4 * lanes];
+            dots = isa.quads_dots(dots, quads, &bytes, from, FORM == SIGNED);
             let scale = isa.lanes_load(&scales[half * lanes..][..lanes]);
             for n in 0..N {
                 let scale = isa.lanes_multiply(scale, isa.lanes_splat(x[n].scales[group]));
