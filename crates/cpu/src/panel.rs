@@ -184,7 +184,7 @@ fn ints<I: Isa, const N: usize, const HALVES: usize, const FORM: u8, const MINIM
             }
             let (from, count) = (half * 8 / HALVES, 8 / HALVES);
             let quads = &quads[from * 4 * lanes..][..count * 4 * lanes];
-            dots = isa.quads_dots(dots, quads, &bytes, from, FORM == SIGNED);
+            isa.quads_dots(&mut dots, quads, &bytes, from, FORM == SIGNED);
             let scale = isa.lanes_load(&scales[half * lanes..][..lanes]);
             for n in 0..N {
                 let scale = isa.lanes_multiply(scale, isa.lanes_splat(x[n].scales[group]));

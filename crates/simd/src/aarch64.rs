@@ -115,14 +115,14 @@ impl<P: Products> Isa for NeonWith<P> {
     #[inline(always)]
     fn quads_dots<const N: usize>(
         self,
-        sums: [Self::LaneInts; N],
+        sums: &mut [Self::LaneInts; N],
         quads: &[u8],
         others: &[&[u8; 32]; N],
         first: usize,
         _signed: bool,
-    ) -> [Self::LaneInts; N] {
+    ) {
         // SAFETY: `self` proves NEON and what `P` needs. At most 127, unsigned bytes are the same signed.
-        unsafe { P::quads_dots(sums, quads, others, first) }
+        unsafe { P::quads_dots(sums, quads, others, first) };
     }
 
     type Quads = Pair<uint8x16_t>;

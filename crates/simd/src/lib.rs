@@ -71,13 +71,13 @@ pub trait Isa: Copy + 'static {
     #[inline(always)]
     fn quads_dots<const N: usize>(
         self,
-        sums: [Self::LaneInts; N],
+        sums: &mut [Self::LaneInts; N],
         quads: &[u8],
         others: &[&[u8; 32]; N],
         first: usize,
         signed: bool,
-    ) -> [Self::LaneInts; N] {
-        quads_one_by_one(self, sums, quads, others, first, signed)
+    ) {
+        quads_one_by_one(self, sums, quads, others, first, signed);
     }
 
     /// A quad of bytes for each lane.
@@ -168,12 +168,12 @@ pub trait Isa: Copy + 'static {
 #[inline(always)]
 fn quads_one_by_one<I: Isa, const N: usize>(
     isa: I,
-    mut sums: [I::LaneInts; N],
+    sums: &mut [I::LaneInts; N],
     quads: &[u8],
     others: &[&[u8; 32]; N],
     first: usize,
     signed: bool,
-) -> [I::LaneInts; N] {
+) {
     let width = 4 * I::PANEL_ROWS;
     for quad in 0..quads.len() / width {
         let weights = &quads[quad * width..][..width];
@@ -186,7 +186,6 @@ fn quads_one_by_one<I: Isa, const N: usize>(
             };
         }
     }
-    sums
 }
 
 #[cfg(test)]

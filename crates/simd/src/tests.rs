@@ -255,8 +255,8 @@ fn observe_vectors<I: Isa, const N: usize>(
     isa.run(
         #[inline(always)]
         || {
-            let sums = std::array::from_fn(|n| isa.lane_ints_splat(n as i32));
-            let sums = isa.quads_dots(sums, &quads, &others.each_ref(), first, signed);
+            let mut sums = std::array::from_fn(|n| isa.lane_ints_splat(n as i32));
+            isa.quads_dots(&mut sums, &quads, &others.each_ref(), first, signed);
             for (sum, out) in sums.into_iter().zip(got.chunks_exact_mut(I::PANEL_ROWS)) {
                 isa.lanes_store(isa.lanes_from_ints(sum), out);
             }

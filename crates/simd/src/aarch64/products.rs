@@ -31,12 +31,12 @@ pub trait Products: Copy + 'static {
     /// The instructions must be supported.
     #[inline(always)]
     unsafe fn quads_dots<const N: usize>(
-        sums: [Pair<int32x4_t>; N],
+        sums: &mut [Pair<int32x4_t>; N],
         quads: &[u8],
         others: &[&[u8; 32]; N],
         first: usize,
-    ) -> [Pair<int32x4_t>; N] {
-        crate::quads_one_by_one(NeonWith::<Self>(PhantomData), sums, quads, others, first, true)
+    ) {
+        crate::quads_one_by_one(NeonWith::<Self>(PhantomData), sums, quads, others, first, true);
     }
 }
 
@@ -183,11 +183,11 @@ impl Products for MatrixProduct {
 
     #[inline(always)]
     unsafe fn quads_dots<const N: usize>(
-        mut sums: [Pair<int32x4_t>; N],
+        sums: &mut [Pair<int32x4_t>; N],
         quads: &[u8],
         others: &[&[u8; 32]; N],
         first: usize,
-    ) -> [Pair<int32x4_t>; N] {
+    ) {
         if N % 2 != 0 {
             return crate::quads_one_by_one(NeonWith::<Self>(PhantomData), sums, quads, others, first, true);
         }
@@ -218,6 +218,5 @@ impl Products for MatrixProduct {
                 sums[n + 1] = sum(sums[n + 1], vuzp2q_s32(a, b), vuzp2q_s32(c, d));
             }
         }
-        sums
     }
 }
