@@ -14,12 +14,6 @@ const TILE: usize = 2;
 /// Rows whose lanes are added at once.
 const ROWS: usize = 8;
 
-/// How far ahead weights are asked for.
-const AHEAD: usize = 4096;
-
-/// A cache line.
-const LINE: usize = 64;
-
 /// `out[vector][row]`, `weights` being whole rows one after another.
 #[inline(always)]
 pub(crate) fn gemv<C: Codec, I: Isa>(isa: I, weights: &[u8], x: &[Activation], out: &mut [f32]) {
@@ -85,9 +79,6 @@ fn row_lanes<C: Codec, I: Isa, const N: usize>(
     let whole = row_bytes / bytes;
     for chunk in 0..whole {
         let at = chunk * bytes;
-        for line in 0..bytes.div_ceil(LINE) {
-            isa.prefetch(weights, at + AHEAD + line * LINE, true);
-        }
         add_groups::<C, I, N>(isa, &weights[at..at + bytes], chunk, x, &mut sums);
     }
     let rest = &weights[whole * bytes..row_bytes];

@@ -202,7 +202,7 @@ fn ints<I: Isa, const N: usize, const HALVES: usize, const FORM: u8, const MINIM
                     }
                 }
                 let (quads, x_quads) = (quads.next().expect(SHORT), x_quads.next().expect(SHORT));
-                dots = add_quads::<I, N, FORM>(isa, quads, x_quads, dots);
+                isa.quads_dots(&mut dots, quads, x_quads.as_chunks::<N>().0, FORM == SIGNED);
                 let scale = isa.lanes_load(scales.next().expect(SHORT));
                 for n in 0..N {
                     let scale = isa.lanes_multiply(scale, isa.lanes_splat(x_scale[n]));
@@ -229,27 +229,6 @@ fn ints<I: Isa, const N: usize, const HALVES: usize, const FORM: u8, const MINIM
 
 /// What panel and tile were made for.
 const SHORT: &str = "a panel and a tile of rows of one length";
-
-/// Adds the products of quads of weights and of vectors to `dots`.
-#[inline(always)]
-fn add_quads<I: Isa, const N: usize, const FORM: u8>(
-    isa: I,
-    quads: &[u8],
-    x: &[[u8; 4]],
-    mut dots: [I::LaneInts; N],
-) -> [I::LaneInts; N] {
-    let quads = quads.chunks_exact(4 * I::PANEL_ROWS);
-    for (weights, x) in quads.zip(x.as_chunks::<N>().0) {
-        for n in 0..N {
-            dots[n] = if FORM == SIGNED {
-                isa.quad_dot_signed(dots[n], weights, &x[n])
-            } else {
-                isa.quad_dot(dots[n], weights, &x[n])
-            };
-        }
-    }
-    dots
-}
 
 /// `out[vector][row]` from a panel of floats `[value][row]`; `x` holds vectors of `width` values.
 #[inline(always)]

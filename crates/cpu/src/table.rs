@@ -15,7 +15,7 @@ use lichen_op::Activation as Gate;
 use lichen_simd::{Avx2, Avx512, Avx512Vnni, AvxVnni};
 use lichen_simd::{Isa, Scalar};
 #[cfg(target_arch = "aarch64")]
-use lichen_simd::{Neon, NeonDotprod};
+use lichen_simd::{Neon, NeonDotprod, NeonI8mm};
 use lichen_tensor::DType;
 
 /// `Y = X W^T` for one weight format on one instruction set.
@@ -146,6 +146,8 @@ macro_rules! rows {
             $row::new::<$($codec,)? AvxVnni>(),
             #[cfg(target_arch = "x86_64")]
             $row::new::<$($codec,)? Avx2>(),
+            #[cfg(target_arch = "aarch64")]
+            $row::new::<$($codec,)? NeonI8mm>(),
             #[cfg(target_arch = "aarch64")]
             $row::new::<$($codec,)? NeonDotprod>(),
             #[cfg(target_arch = "aarch64")]

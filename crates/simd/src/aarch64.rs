@@ -5,7 +5,7 @@
 mod products;
 
 use crate::Isa;
-use products::{DotProduct, Products, Widening};
+use products::{DotProduct, MatrixProduct, Products, Widening};
 use std::arch::aarch64::*;
 use std::marker::PhantomData;
 
@@ -18,6 +18,9 @@ pub type Neon = NeonWith<Widening>;
 
 /// NEON with the dot products of ARMv8.2: most processors since 2018.
 pub type NeonDotprod = NeonWith<DotProduct>;
+
+/// NEON with the products of small matrices of ARMv8.6, in panels: most processors since 2021.
+pub type NeonI8mm = NeonWith<MatrixProduct>;
 
 /// Two vectors that count as one of 256 bits.
 #[derive(Debug, Clone, Copy)]
@@ -107,6 +110,18 @@ impl<P: Products> Isa for NeonWith<P> {
     #[inline(always)]
     fn quad_dot_signed(self, sum: Self::LaneInts, quads: &[u8], other: &[u8; 4]) -> Self::LaneInts {
         self.quads_dot(sum, self.quads_load(quads), other)
+    }
+
+    #[inline(always)]
+    fn quads_dots<const N: usize>(
+        self,
+        sums: &mut [Self::LaneInts; N],
+        quads: &[u8],
+        others: &[[[u8; 4]; N]],
+        _signed: bool,
+    ) {
+        // SAFETY: `self` proves NEON and what `P` needs. At most 127, unsigned bytes are the same signed.
+        unsafe { P::quads_dots(sums, quads, others) };
     }
 
     type Quads = Pair<uint8x16_t>;

@@ -15,7 +15,7 @@ mod scalar;
 mod x86_64;
 
 #[cfg(target_arch = "aarch64")]
-pub use aarch64::{Neon, NeonDotprod};
+pub use aarch64::{Neon, NeonDotprod, NeonI8mm};
 pub use scalar::Scalar;
 #[cfg(target_arch = "x86_64")]
 pub use x86_64::{Avx2, Avx512, Avx512Vnni, AvxVnni};
@@ -65,6 +65,19 @@ pub trait Isa: Copy + 'static {
     fn quad_dot(self, sum: Self::LaneInts, quads: &[u8], other: &[u8; 4]) -> Self::LaneInts;
     /// As [`Isa::quad_dot`] with signed `quads`; `other` must not hold -128.
     fn quad_dot_signed(self, sum: Self::LaneInts, quads: &[u8], other: &[u8; 4]) -> Self::LaneInts;
+
+    /// Adds to lane `r` of `sums[n]` the products of row `r` with `others[quad][n]`, an even number of quads: `quads`
+    /// holds what [`Isa::quad_dot`] takes for each quad, or [`Isa::quad_dot_signed`] if `signed`.
+    #[inline(always)]
+    fn quads_dots<const N: usize>(
+        self,
+        sums: &mut [Self::LaneInts; N],
+        quads: &[u8],
+        others: &[[[u8; 4]; N]],
+        signed: bool,
+    ) {
+        quads_one_by_one(self, sums, quads, others, signed);
+    }
 
     /// A quad of bytes for each lane.
     type Quads: Copy;
@@ -153,6 +166,26 @@ pub trait Isa: Copy + 'static {
     /// Asks for the cache line `offset` bytes after the start of `bytes`, into the first level if `near`, else into
     /// the second; never faults.
     fn prefetch(self, bytes: &[u8], offset: usize, near: bool);
+}
+
+/// [`Isa::quads_dots`] where one instruction takes one quad of each lane.
+#[inline(always)]
+fn quads_one_by_one<I: Isa, const N: usize>(
+    isa: I,
+    sums: &mut [I::LaneInts; N],
+    quads: &[u8],
+    others: &[[[u8; 4]; N]],
+    signed: bool,
+) {
+    for (weights, others) in quads.chunks_exact(4 * I::PANEL_ROWS).zip(others) {
+        for n in 0..N {
+            sums[n] = if signed {
+                isa.quad_dot_signed(sums[n], weights, &others[n])
+            } else {
+                isa.quad_dot(sums[n], weights, &others[n])
+            };
+        }
+    }
 }
 
 #[cfg(test)]

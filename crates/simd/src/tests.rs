@@ -130,6 +130,8 @@ macro_rules! for_each_isa {
         $check::<crate::Neon>();
         #[cfg(target_arch = "aarch64")]
         $check::<crate::NeonDotprod>();
+        #[cfg(target_arch = "aarch64")]
+        $check::<crate::NeonI8mm>();
         #[cfg(target_arch = "x86_64")]
         $check::<crate::Avx2>();
         #[cfg(target_arch = "x86_64")]
@@ -247,6 +249,61 @@ fn packed_quads_give_the_same_on_lanes_of_any_width() {
     plane[2] = 0x80;
     let quads = Scalar.quads_fifth_bit(packed, plane, 7);
     assert_eq!(Scalar.quads_dot([0; 8], quads, &[1, 2, 3, 0xff])[0], 2 + 10 + 72 - 15);
+}
+
+/// What panel operations give for `N` vectors from quad `first` on, and what they should give.
+fn observe_vectors<I: Isa, const N: usize>(
+    isa: I,
+    seed: u64,
+    first: usize,
+    signed: bool,
+) -> (Vec<i64>, Vec<i64>) {
+    let mut random = Bytes(seed);
+    let (width, most) = (4 * I::PANEL_ROWS, if signed || I::WIDE_UNSIGNED { 255 } else { 127 });
+    let quads: Vec<u8> = (0..(8 - first) * width).map(|_| random.next() & most).collect();
+    let others: [[u8; 32]; N] =
+        std::array::from_fn(|_| random.array(|byte| if byte == 128 { 127 } else { byte }));
+    let quad = |at: usize| others.map(|other| [0, 1, 2, 3].map(|i| other[4 * at + i]));
+    let interleaved: [_; 8] = std::array::from_fn(quad);
+    let mut got = vec![0.0; N * I::PANEL_ROWS];
+    isa.run(
+        #[inline(always)]
+        || {
+            let mut sums = std::array::from_fn(|n| isa.lane_ints_splat(n as i32));
+            isa.quads_dots(&mut sums, &quads, &interleaved[first..], signed);
+            for (sum, out) in sums.into_iter().zip(got.chunks_exact_mut(I::PANEL_ROWS)) {
+                isa.lanes_store(isa.lanes_from_ints(sum), out);
+            }
+        },
+    );
+    let value = |byte: u8| if signed { i64::from(byte as i8) } else { i64::from(byte) };
+    let wanted = |n: usize, row: usize| -> i64 {
+        let product = |i: usize| {
+            let weight = value(quads[i / 4 * width + 4 * row + i % 4]);
+            weight * i64::from(others[n][4 * first + i] as i8)
+        };
+        n as i64 + (0..4 * (8 - first)).map(product).sum::<i64>()
+    };
+    let places = (0..N).flat_map(|n| (0..I::PANEL_ROWS).map(move |row| (n, row)));
+    (got.iter().map(|value| *value as i64).collect(), places.map(|(n, row)| wanted(n, row)).collect())
+}
+
+fn vectors_are_sums_of_products<I: Isa>() {
+    let Some(isa) = I::new() else { return };
+    for seed in 1..50 {
+        for (first, signed) in [(0, false), (0, true), (4, false), (4, true)] {
+            let (seen, wanted) = observe_vectors::<I, 1>(isa, seed, first, signed);
+            assert_eq!(seen, wanted, "{} with seed {seed}", I::NAME);
+            let (seen, wanted) = observe_vectors::<I, 4>(isa, seed, first, signed);
+            assert_eq!(seen, wanted, "{} with seed {seed}", I::NAME);
+        }
+    }
+}
+
+#[test]
+fn panels_of_several_vectors_are_exact() {
+    vectors_are_sums_of_products::<Scalar>();
+    for_each_isa!(vectors_are_sums_of_products);
 }
 
 fn panels_are_sums_of_products<I: Isa>() {

@@ -54,13 +54,14 @@ macro_rules! eight_lanes {
 
         #[inline(always)]
         fn quad_dot(self, sum: __m256i, quads: &[u8], other: &[u8; 4]) -> __m256i {
-            self.quads_dot(sum, self.quads_load(quads), other)
+            let other = self.ints_splat(i32::from_le_bytes(*other));
+            self.add_products(sum, self.quads_load(quads), other)
         }
 
         #[inline(always)]
         fn quad_dot_signed(self, sum: __m256i, quads: &[u8], other: &[u8; 4]) -> __m256i {
-            let quads = self.quads_load(quads);
             let other = self.ints_splat(i32::from_le_bytes(*other));
+            let quads = self.quads_load(quads);
             // SAFETY: `self` proves AVX2.
             let (magnitude, signed) = unsafe { (_mm256_abs_epi8(quads), _mm256_sign_epi8(other, quads)) };
             self.add_products(sum, magnitude, signed)
