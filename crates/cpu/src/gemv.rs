@@ -78,21 +78,39 @@ fn row_lanes<C: Codec, I: Isa, const N: usize>(
     let mut sums = [isa.splat(0.0); N];
     let whole = row_bytes / bytes;
     for chunk in 0..whole {
-        let at = chunk * bytes;
-        add_groups::<C, I, N>(isa, &weights[at..at + bytes], chunk, x, &mut sums);
+        add_groups::<C, I, N, LANES>(isa, &weights[chunk * bytes..][..bytes], chunk, x, &mut sums);
     }
     let rest = &weights[whole * bytes..row_bytes];
-    if !rest.is_empty() {
-        let mut filled = [0; MOST_BYTES];
-        filled[..rest.len()].copy_from_slice(rest);
-        add_groups::<C, I, N>(isa, &filled[..bytes], whole, x, &mut sums);
+    match rest.len() * LANES / bytes {
+        0 => {}
+        1 | 2 => add_last::<C, I, N, 2>(isa, rest, whole, x, &mut sums),
+        3 | 4 => add_last::<C, I, N, 4>(isa, rest, whole, x, &mut sums),
+        _ => add_last::<C, I, N, LANES>(isa, rest, whole, x, &mut sums),
     }
     sums
 }
 
-/// Adds what eight groups of the row and of each vector give, `chunk` times eight groups from the start.
+/// [`add_groups`] of the end of a row, which may have fewer groups.
 #[inline(always)]
-fn add_groups<C: Codec, I: Isa, const N: usize>(
+fn add_last<C: Codec, I: Isa, const N: usize, const GROUPS: usize>(
+    isa: I,
+    rest: &[u8],
+    chunk: usize,
+    x: &[Activation; N],
+    sums: &mut [I::Floats; N],
+) {
+    let bytes = const { lanes_bytes::<C>() * GROUPS / LANES };
+    if rest.len() == bytes {
+        return add_groups::<C, I, N, GROUPS>(isa, rest, chunk, x, sums);
+    }
+    let mut filled = [0; MOST_BYTES];
+    filled[..rest.len()].copy_from_slice(rest);
+    add_groups::<C, I, N, GROUPS>(isa, &filled[..bytes], chunk, x, sums);
+}
+
+/// Adds what groups of the row and of each vector give, up to eight, `chunk` times eight groups from the start.
+#[inline(always)]
+fn add_groups<C: Codec, I: Isa, const N: usize, const GROUPS: usize>(
     isa: I,
     weights: &[u8],
     chunk: usize,
@@ -102,7 +120,7 @@ fn add_groups<C: Codec, I: Isa, const N: usize>(
     let (bytes, groups) = (const { C::DTYPE.block_bytes() }, const { C::DTYPE.block_len() / GROUP });
     let mut dots = [[isa.ints_splat(0); LANES]; N];
     let quants: [&[[u8; 32]]; N] = std::array::from_fn(|n| &x[n].quants[chunk * LANES..][..LANES]);
-    for block in 0..const { LANES * GROUP / C::DTYPE.block_len() } {
+    for block in 0..const { GROUPS * GROUP / C::DTYPE.block_len() } {
         C::bytes(
             isa,
             &weights[block * bytes..][..bytes],
@@ -121,7 +139,7 @@ fn add_groups<C: Codec, I: Isa, const N: usize>(
             },
         );
     }
-    let factors = C::factors(isa, weights);
+    let factors = C::factors::<I, GROUPS>(isa, weights);
     for n in 0..N {
         let halves = isa.half_sums(&dots[n], const { 4 * 127 * C::LARGEST as i32 });
         let scale = isa.load_floats(&x[n].scales[chunk]);

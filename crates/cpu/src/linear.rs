@@ -145,7 +145,6 @@ impl Multiplier<'_> {
             return;
         }
         self.share_out(input, matrices, tasks);
-        let vectors = input.rows.len() / input.width;
         let work = |Task { matrix, rows, .. }: &Task, thread: usize| {
             let Matrix { weight, range, bias, out } = &matrices[*matrix];
             let mut scratch = self.scratch[thread].lock().unwrap_or_else(PoisonError::into_inner);
@@ -154,7 +153,7 @@ impl Multiplier<'_> {
             let write = |row: usize, from: usize, values: &[f32]| {
                 // SAFETY: tasks cover disjoint rows of weights, that is disjoint columns of the output.
                 let out = unsafe { out.slice(row * out_width + from, values.len()) };
-                copy(values, out);
+                out.copy_from_slice(values);
                 if let Some(bias) = bias {
                     out.iter_mut().zip(&bias[from..]).for_each(|(out, bias)| *out += bias);
                 }
@@ -166,12 +165,12 @@ impl Multiplier<'_> {
                     }
                     Quantised::Tiles(tiles) => {
                         let x = Vectors::Ints(kernel, tiles);
-                        source.multiply_panels(self.kernels, x, vectors, rows.clone(), &mut scratch, write);
+                        source.multiply_panels(self.kernels, x, rows.clone(), &mut scratch, write);
                     }
                 },
                 None => {
                     let x = Vectors::Floats(input.rows);
-                    source.multiply_panels(self.kernels, x, vectors, rows.clone(), &mut scratch, write);
+                    source.multiply_panels(self.kernels, x, rows.clone(), &mut scratch, write);
                 }
             }
         };
@@ -202,15 +201,6 @@ impl Multiplier<'_> {
             };
             tasks.extend(starts.map(task));
         }
-    }
-}
-
-/// Copies as many values. Those of a panel are so few that a call of a general copy takes longer than they do.
-fn copy(values: &[f32], out: &mut [f32]) {
-    if let (Ok(values), Ok(out)) = (<&[f32; 16]>::try_from(values), <&mut [f32; 16]>::try_from(&mut *out)) {
-        *out = *values;
-    } else {
-        out.copy_from_slice(values);
     }
 }
 
@@ -253,28 +243,37 @@ impl Source<'_> {
         &self,
         kernels: &Kernels,
         x: Vectors<'_>,
-        vectors: usize,
         rows: Range<usize>,
         scratch: &mut Scratch,
         write: impl Fn(usize, usize, &[f32]),
     ) {
         let lanes = kernels.panel_rows;
-        scratch.out.resize(vectors * lanes, 0.0);
         for start in rows.clone().step_by(lanes) {
             let part = start..rows.end.min(start + lanes);
+            let mut first = 0;
+            let mut write_all = |out: &[f32]| {
+                for values in out.chunks_exact(lanes) {
+                    write(first, start, &values[..part.len()]);
+                    first += 1;
+                }
+            };
             match x {
                 Vectors::Ints(kernel, tiles) => {
                     let row_bytes = self.weight.row_bytes(self.width);
                     kernel.pack(self.bytes(&part), row_bytes, &mut scratch.panel);
-                    (kernels.multiply_ints)(&scratch.panel, tiles, &mut scratch.out);
+                    // Written tile by tile: while the next is multiplied, the lines that are written to come.
+                    for tile in tiles {
+                        scratch.out.resize(tile.vectors * lanes, 0.0);
+                        (kernels.multiply_ints)(&scratch.panel, tile, &mut scratch.out);
+                        write_all(&scratch.out);
+                    }
                 }
                 Vectors::Floats(x) => {
                     self.pack_floats(&part, lanes, scratch);
+                    scratch.out.resize(x.len() / self.width * lanes, 0.0);
                     (kernels.multiply_floats)(&scratch.floats, x, self.width, &mut scratch.out);
+                    write_all(&scratch.out);
                 }
-            }
-            for (row, values) in scratch.out.chunks_exact(lanes).enumerate() {
-                write(row, start, &values[..part.len()]);
             }
         }
     }

@@ -106,10 +106,10 @@ fn place_factors<C: Codec, I: Isa>(isa: I, panel: &mut IntPanel, rows: &[&[u8]; 
         for row in 0..ROWS {
             let rest = &rows[row][start..];
             let Factors { scales: scale, minimums: minimum } = match rest.get(..bytes) {
-                Some(chunk) => C::factors(isa, chunk),
+                Some(chunk) => C::factors::<I, LANES>(isa, chunk),
                 None => {
                     filled[..rest.len()].copy_from_slice(rest);
-                    C::factors(isa, &filled[..bytes])
+                    C::factors::<I, LANES>(isa, &filled[..bytes])
                 }
             };
             for half in 0..2 {
@@ -139,19 +139,14 @@ fn store_columns<I: Isa>(isa: I, rows: &[I::Floats; ROWS], out: &mut [f32], plac
     }
 }
 
-/// `out[vector][row]`, `[vectors of all tiles, PANEL_ROWS]`, from a panel of quantised weights.
+/// `out[vector][row]`, `[vectors of the tile, PANEL_ROWS]`, from a panel of quantised weights.
 #[inline(always)]
-pub(crate) fn multiply_ints<I: Isa>(isa: I, panel: &IntPanel, tiles: &[Tile], out: &mut [f32]) {
-    let mut out = out;
-    for tile in tiles {
-        let (part, rest) = out.split_at_mut(tile.vectors * I::PANEL_ROWS);
-        out = rest;
-        match tile.vectors {
-            TILE => tile_of_ints::<I, TILE>(isa, panel, tile, part),
-            4 => tile_of_ints::<I, 4>(isa, panel, tile, part),
-            2 => tile_of_ints::<I, 2>(isa, panel, tile, part),
-            _ => tile_of_ints::<I, 1>(isa, panel, tile, part),
-        }
+pub(crate) fn multiply_ints<I: Isa>(isa: I, panel: &IntPanel, tile: &Tile, out: &mut [f32]) {
+    match tile.vectors {
+        TILE => tile_of_ints::<I, TILE>(isa, panel, tile, out),
+        4 => tile_of_ints::<I, 4>(isa, panel, tile, out),
+        2 => tile_of_ints::<I, 2>(isa, panel, tile, out),
+        _ => tile_of_ints::<I, 1>(isa, panel, tile, out),
     }
 }
 
@@ -180,10 +175,13 @@ fn ints<I: Isa, const N: usize, const HALVES: usize, const FORM: u8, const MINIM
 ) {
     let lanes = I::PANEL_ROWS;
     // Group by group, both sides one after another; for each half group, if that has a scale of its own.
-    let mut quads = panel.quads.chunks_exact(4 * lanes * QUADS / HALVES);
+    // A number that the compiler doesn't know: it would unroll the loop over quads into a block so long that it no
+    // longer finds that each vector's quad can be read by the instruction that multiplies.
+    let count = std::hint::black_box(QUADS / HALVES);
+    let mut quads = panel.quads.chunks_exact(4 * lanes * count);
     let mut scales = panel.scales.chunks_exact(lanes);
     let mut minimums = panel.minimums.chunks_exact(lanes);
-    let mut x_quads = x.quads.chunks_exact(N * QUADS / HALVES);
+    let mut x_quads = x.quads.chunks_exact(N * count);
     let mut x_scales = x.scales.as_chunks::<N>().0.iter();
     let mut x_shifts = x.shifts.as_chunks::<N>().0.iter();
     let sums = if HALVES == 1 { &x.sums } else { &x.half_sums };

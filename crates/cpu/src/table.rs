@@ -110,7 +110,12 @@ impl Panel {
         assert!(x.iter().all(|x| x.width() == self.width), "vectors must be as long as rows");
         let vectors: usize = x.iter().map(|tile| tile.vectors).sum();
         assert_eq!(out.len(), vectors * self.rows(), "outputs must be one for each row and vector");
-        (self.kernels.multiply_ints)(&self.ints, x, out);
+        let mut out = out;
+        for tile in x {
+            let (part, rest) = out.split_at_mut(tile.vectors * self.rows());
+            (self.kernels.multiply_ints)(&self.ints, tile, part);
+            out = rest;
+        }
     }
 }
 
@@ -169,7 +174,7 @@ pub(crate) struct Kernels {
     /// Rows of a panel.
     pub(crate) panel_rows: usize,
     /// `out[vector][row]` from a panel of quantised weights.
-    pub(crate) multiply_ints: fn(&IntPanel, &[Tile], &mut [f32]),
+    pub(crate) multiply_ints: fn(&IntPanel, &Tile, &mut [f32]),
     /// `out[vector][row]` from a panel of floats `[value][row]` and vectors of the given width.
     pub(crate) multiply_floats: fn(&[f32], &[f32], usize, &mut [f32]),
     /// See [`attention::attend`].

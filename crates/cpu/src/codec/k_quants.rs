@@ -89,7 +89,7 @@ impl Codec for Q2K {
     }
 
     #[inline(always)]
-    fn factors<I: Isa>(isa: I, block: &[u8]) -> Factors<I> {
+    fn factors<I: Isa, const GROUPS: usize>(isa: I, block: &[u8]) -> Factors<I> {
         const NIBBLES: u64 = 0x0f0f_0f0f_0f0f_0f0f;
         let packed = [0, 8].map(|at| u64::from_le_bytes(*bytes_at(block, at)));
         let (scale, minimum) = (isa.half(half_bits(block, 80)), isa.half(half_bits(block, 82)));
@@ -124,7 +124,7 @@ impl Codec for Q3K {
     }
 
     #[inline(always)]
-    fn factors<I: Isa>(isa: I, block: &[u8]) -> Factors<I> {
+    fn factors<I: Isa, const GROUPS: usize>(isa: I, block: &[u8]) -> Factors<I> {
         let scales = times_pairs(isa, isa.half(half_bits(block, 108)), six_bit_centred(bytes_at(block, 96)));
         Factors::centred_halves(isa, scales, 4.0)
     }
@@ -154,7 +154,7 @@ impl Codec for Q4K {
     }
 
     #[inline(always)]
-    fn factors<I: Isa>(isa: I, block: &[u8]) -> Factors<I> {
+    fn factors<I: Isa, const GROUPS: usize>(isa: I, block: &[u8]) -> Factors<I> {
         factors_of_pairs(isa, block)
     }
 }
@@ -177,7 +177,7 @@ impl Codec for Q5K {
     }
 
     #[inline(always)]
-    fn factors<I: Isa>(isa: I, block: &[u8]) -> Factors<I> {
+    fn factors<I: Isa, const GROUPS: usize>(isa: I, block: &[u8]) -> Factors<I> {
         factors_of_pairs(isa, block)
     }
 }
@@ -205,7 +205,7 @@ impl Codec for Q6K {
     }
 
     #[inline(always)]
-    fn factors<I: Isa>(isa: I, block: &[u8]) -> Factors<I> {
+    fn factors<I: Isa, const GROUPS: usize>(isa: I, block: &[u8]) -> Factors<I> {
         let scales = [192, 200].map(|at| u64::from_le_bytes(*bytes_at(block, at)));
         Factors::centred_halves(isa, times_pairs(isa, isa.half(half_bits(block, 208)), scales), 32.0)
     }
@@ -225,7 +225,7 @@ impl Codec for Iq4Xs {
     }
 
     #[inline(always)]
-    fn factors<I: Isa>(isa: I, block: &[u8]) -> Factors<I> {
+    fn factors<I: Isa, const GROUPS: usize>(isa: I, block: &[u8]) -> Factors<I> {
         let low = u64::from(u32::from_le_bytes(*bytes_at(block, 4)));
         let scales = six_bit_split(low, u64::from(half_bits(block, 2)));
         Factors::scaled(isa, times_bytes(isa, isa.half(half_bits(block, 0)), scales))

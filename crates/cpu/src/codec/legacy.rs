@@ -26,15 +26,15 @@ fn five_bits<I: Isa>(isa: I, block: &[u8], offset: usize) -> I::Bytes {
 
 /// The scales at the start of each block.
 #[inline(always)]
-fn scales<C: Codec, I: Isa>(isa: I, blocks: &[u8]) -> I::Floats {
-    halves_at(isa, blocks, const { C::DTYPE.block_bytes() }, 0)
+fn scales<C: Codec, I: Isa, const BLOCKS: usize>(isa: I, blocks: &[u8]) -> I::Floats {
+    halves_at::<I, BLOCKS>(isa, blocks, const { C::DTYPE.block_bytes() }, 0)
 }
 
 /// A scale at the start of the block, then a minimum.
 #[inline(always)]
-fn scale_and_minimum<C: Codec, I: Isa>(isa: I, blocks: &[u8]) -> Factors<I> {
-    let mut factors = Factors::scaled(isa, scales::<C, I>(isa, blocks));
-    factors.minimums[0] = halves_at(isa, blocks, const { C::DTYPE.block_bytes() }, 2);
+fn scale_and_minimum<C: Codec, I: Isa, const BLOCKS: usize>(isa: I, blocks: &[u8]) -> Factors<I> {
+    let mut factors = Factors::scaled(isa, scales::<C, I, BLOCKS>(isa, blocks));
+    factors.minimums[0] = halves_at::<I, BLOCKS>(isa, blocks, const { C::DTYPE.block_bytes() }, 2);
     factors
 }
 
@@ -48,8 +48,8 @@ impl Codec for Q4_0 {
     }
 
     #[inline(always)]
-    fn factors<I: Isa>(isa: I, blocks: &[u8]) -> Factors<I> {
-        Factors::centred(isa, scales::<Self, I>(isa, blocks), 8.0)
+    fn factors<I: Isa, const BLOCKS: usize>(isa: I, blocks: &[u8]) -> Factors<I> {
+        Factors::centred(isa, scales::<Self, I, BLOCKS>(isa, blocks), 8.0)
     }
 }
 
@@ -63,8 +63,8 @@ impl Codec for Q4_1 {
     }
 
     #[inline(always)]
-    fn factors<I: Isa>(isa: I, blocks: &[u8]) -> Factors<I> {
-        scale_and_minimum::<Self, I>(isa, blocks)
+    fn factors<I: Isa, const BLOCKS: usize>(isa: I, blocks: &[u8]) -> Factors<I> {
+        scale_and_minimum::<Self, I, BLOCKS>(isa, blocks)
     }
 }
 
@@ -78,8 +78,8 @@ impl Codec for Q5_0 {
     }
 
     #[inline(always)]
-    fn factors<I: Isa>(isa: I, blocks: &[u8]) -> Factors<I> {
-        Factors::centred(isa, scales::<Self, I>(isa, blocks), 16.0)
+    fn factors<I: Isa, const BLOCKS: usize>(isa: I, blocks: &[u8]) -> Factors<I> {
+        Factors::centred(isa, scales::<Self, I, BLOCKS>(isa, blocks), 16.0)
     }
 }
 
@@ -93,8 +93,8 @@ impl Codec for Q5_1 {
     }
 
     #[inline(always)]
-    fn factors<I: Isa>(isa: I, blocks: &[u8]) -> Factors<I> {
-        scale_and_minimum::<Self, I>(isa, blocks)
+    fn factors<I: Isa, const BLOCKS: usize>(isa: I, blocks: &[u8]) -> Factors<I> {
+        scale_and_minimum::<Self, I, BLOCKS>(isa, blocks)
     }
 }
 
@@ -110,8 +110,8 @@ impl Codec for Q8_0 {
     }
 
     #[inline(always)]
-    fn factors<I: Isa>(isa: I, blocks: &[u8]) -> Factors<I> {
-        Factors::scaled(isa, scales::<Self, I>(isa, blocks))
+    fn factors<I: Isa, const BLOCKS: usize>(isa: I, blocks: &[u8]) -> Factors<I> {
+        Factors::scaled(isa, scales::<Self, I, BLOCKS>(isa, blocks))
     }
 }
 
@@ -127,7 +127,7 @@ impl Codec for Iq4Nl {
     }
 
     #[inline(always)]
-    fn factors<I: Isa>(isa: I, blocks: &[u8]) -> Factors<I> {
-        Factors::scaled(isa, scales::<Self, I>(isa, blocks))
+    fn factors<I: Isa, const BLOCKS: usize>(isa: I, blocks: &[u8]) -> Factors<I> {
+        Factors::scaled(isa, scales::<Self, I, BLOCKS>(isa, blocks))
     }
 }

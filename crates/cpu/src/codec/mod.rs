@@ -75,8 +75,8 @@ pub trait Codec: 'static {
     /// Calls `each` with the number and the bytes of each group of `block`, in order.
     fn bytes<I: Isa>(isa: I, block: &[u8], each: impl FnMut(usize, I::Bytes));
 
-    /// Scales and minimums of [`LANES`] groups, one or more whole blocks.
-    fn factors<I: Isa>(isa: I, blocks: &[u8]) -> Factors<I>;
+    /// Scales and minimums of the first `GROUPS` groups, whole blocks and at most [`LANES`] groups; 0 in other lanes.
+    fn factors<I: Isa, const GROUPS: usize>(isa: I, blocks: &[u8]) -> Factors<I>;
 }
 
 /// The values that the 4-bit codes of IQ4_NL and IQ4_XS stand for (ggml, `kvalues_iq4nl`), as signed bytes.
@@ -97,12 +97,12 @@ fn half_bits(block: &[u8], offset: usize) -> u16 {
     u16::from_le_bytes(*bytes_at(block, offset))
 }
 
-/// Half-precision numbers at `offset` of each of [`LANES`] blocks of `bytes` bytes.
+/// Half-precision numbers at `offset` of each of the first `BLOCKS` blocks of `bytes` bytes.
 #[inline(always)]
-fn halves_at<I: Isa>(isa: I, blocks: &[u8], bytes: usize, offset: usize) -> I::Floats {
-    let blocks = &blocks[..LANES * bytes];
+fn halves_at<I: Isa, const BLOCKS: usize>(isa: I, blocks: &[u8], bytes: usize, offset: usize) -> I::Floats {
+    let blocks = &blocks[..BLOCKS * bytes];
     let mut bits = [0; LANES];
-    for lane in 0..LANES {
+    for lane in 0..BLOCKS {
         bits[lane] = half_bits(blocks, lane * bytes + offset);
     }
     isa.load_halves(&bits)

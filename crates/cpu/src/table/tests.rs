@@ -58,7 +58,12 @@ fn by_panels(row: &Gemv, weights: &[u8], rows: usize, x: &[f32], width: usize) -
     let (mut out, tiles) = (vec![0; x.len() / width * rows], Tile::of(x, width));
     for (index, weights) in weights.chunks(lanes * row_bytes).enumerate() {
         row.pack(weights, row_bytes, &mut panel);
-        (kernels.multiply_ints)(&panel, &tiles, &mut part);
+        let mut places = part.as_mut_slice();
+        for tile in &tiles {
+            let (part, rest) = places.split_at_mut(tile.vectors * lanes);
+            (kernels.multiply_ints)(&panel, tile, part);
+            places = rest;
+        }
         for (n, part) in part.chunks_exact(lanes).enumerate() {
             for (lane, value) in part.iter().enumerate().take(weights.len() / row_bytes) {
                 out[n * rows + index * lanes + lane] = value.to_bits();
