@@ -7,6 +7,7 @@ use anyhow::Result;
 use lichen_backend::KvPrecision;
 use lichen_cpu::PAGE_TOKENS;
 use lichen_engine::{EngineConfig, FINE_PAGES};
+use lichen_format::Strings;
 use lichen_memory::{ModelBytes, Residency, longest_context};
 
 use crate::load::{ComputeArgs, Limits, Opened, PRECISIONS, QueueArgs};
@@ -99,7 +100,7 @@ impl Opened {
     }
 
     fn tokenizer_bytes(&self) -> u64 {
-        let tokens = self.checkpoint.metadata.strings("tokenizer.ggml.tokens").map_or(0, <[String]>::len);
+        let tokens = self.checkpoint.metadata.strings("tokenizer.ggml.tokens").map_or(0, Strings::len);
         tokens as u64 * TOKEN_BYTES
     }
 }
