@@ -13,9 +13,9 @@ use lichen_memory::{ModelBytes, Residency, longest_context};
 use crate::load::{ComputeArgs, Limits, Opened, PRECISIONS, QueueArgs};
 use crate::memory::Memory;
 
-/// What one token takes in the tables of a tokenizer, as measured: its text, its place in two maps and its merges, with
+/// What one token takes in the tables of a tokenizer, as measured: its text, its place in an index and its merges, with
 /// what the allocator keeps of the metadata that they are read from.
-const TOKEN_BYTES: u64 = 216;
+const TOKEN_BYTES: u64 = 72;
 /// A model that can't have so many tokens of context is not worth loading unasked.
 const SHORTEST_CONTEXT: usize = 512;
 
