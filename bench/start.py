@@ -3,7 +3,7 @@
 that a filled context takes, beside what `lichen plan` foretells.
 
 All start in turns, in another order every other round, with the model's file in the system's cache. A server has begun
-when the first piece of a streamed answer to a chat with the defaults of the server comes over HTTP. `run` is
+when the first piece of a streamed completion of a word comes over HTTP. `run` is
 `lichen run MODEL -n 1` from its start to its end, beside a `llama-bench` without a warm-up that runs a prompt of 16
 tokens and generates one. Memory is the largest resident size (`VmHWM`, the mapped model included) of a server of one
 context that was filled. Fails if lichen is later than llama.cpp, or takes more memory than `--most` times what was
@@ -91,15 +91,13 @@ def server(command: list[str]):
 
 def until_first_token(process: subprocess.Popen, address: str) -> float:
     """Asks until the server answers; the clock's time of the first piece."""
-    body = {"model": "bench", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1, "stream": True}
+    # Not a chat: some models have no template.
+    body = {"model": "bench", "prompt": "Hi", "max_tokens": 1, "stream": True}
     while process.poll() is None:
         try:
-            with ask(address, "/v1/chat/completions", body) as answer:
+            with ask(address, "/v1/completions", body) as answer:
                 for line in answer:
-                    if not line.startswith(b"data: {"):
-                        continue
-                    choices = json.loads(line[6:]).get("choices")
-                    if choices and choices[0]["delta"].get("content"):
+                    if line.startswith(b"data: {") and json.loads(line[6:]).get("choices"):
                         return time.perf_counter()
             raise SystemExit(f"{address} gave no token")
         except urllib.error.HTTPError as error:

@@ -7,14 +7,15 @@ use anyhow::Result;
 use lichen_backend::KvPrecision;
 use lichen_cpu::PAGE_TOKENS;
 use lichen_engine::{EngineConfig, FINE_PAGES};
+use lichen_format::Strings;
 use lichen_memory::{ModelBytes, Residency, longest_context};
 
 use crate::load::{ComputeArgs, Limits, Opened, PRECISIONS, QueueArgs};
 use crate::memory::Memory;
 
-/// What one token takes in the tables of a tokenizer, as measured: its text, its place in two maps and its merges, with
+/// What one token takes in the tables of a tokenizer, as measured: its text, its place in an index and its merges, with
 /// what the allocator keeps of the metadata that they are read from.
-const TOKEN_BYTES: u64 = 216;
+const TOKEN_BYTES: u64 = 72;
 /// A model that can't have so many tokens of context is not worth loading unasked.
 const SHORTEST_CONTEXT: usize = 512;
 
@@ -99,7 +100,7 @@ impl Opened {
     }
 
     fn tokenizer_bytes(&self) -> u64 {
-        let tokens = self.checkpoint.metadata.strings("tokenizer.ggml.tokens").map_or(0, <[String]>::len);
+        let tokens = self.checkpoint.metadata.strings("tokenizer.ggml.tokens").map_or(0, Strings::len);
         tokens as u64 * TOKEN_BYTES
     }
 }

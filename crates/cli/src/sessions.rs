@@ -7,6 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use lichen_backend::KvPrecision;
 use lichen_engine::{Engine, KeptSession, SessionState};
+use lichen_format::Strings;
 use lichen_server::{Kept, Restored, Sessions};
 use lichen_session::{
     BlobError, BlobReader, BlobWriter, ModelTag, PAGE_TOKENS, Page, Profile, TensorIdentity, digest,
@@ -136,8 +137,8 @@ fn tag(opened: &Opened) -> ModelTag {
     let architecture = format!("{}.", opened.spec.arch);
     let facts = metadata.iter().filter(|(key, _)| key.starts_with(&architecture));
     let facts = facts.map(|(key, value)| (key.to_owned(), format!("{value:?}"))).collect();
-    let tokens = metadata.strings("tokenizer.ggml.tokens").unwrap_or_default();
-    let tokens = digest(tokens.iter().map(|token| token.as_bytes()));
+    let tokens = metadata.strings("tokenizer.ggml.tokens").into_iter().flat_map(Strings::iter);
+    let tokens = digest(tokens.map(str::as_bytes));
     let data: Vec<_> =
         opened.checkpoint.tensors.iter().map(|tensor| opened.checkpoint.data(tensor)).collect();
     let tensors = opened.checkpoint.tensors.iter().zip(&data);

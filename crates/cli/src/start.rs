@@ -1,8 +1,10 @@
 //! From a model file to something that answers: the one place where all layers meet.
 
 use std::num::NonZeroUsize;
+use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread;
 
 use anyhow::{Context, Result, bail};
 use lichen_backend::KvPrecision;
@@ -91,7 +93,12 @@ pub(crate) fn start(
     let known = gated.and_then(|_| kv_gate::known(&opened));
     let unmeasured = gated.is_some() && known.is_none();
     let placed = if gated.is_some() { placed.with(known, place)? } else { placed };
-    let language = Arc::new(opened.language()?);
+    let (language, profile) = thread::scope(|scope| {
+        // Both read much, and neither needs the other.
+        let profile = scope.spawn(|| sessions::profile(&opened));
+        (opened.language(), profile.join().unwrap_or_else(|panic| resume_unwind(panic)))
+    });
+    let language = Arc::new(language?);
     let Placed { mut config, needs, streamed, placement } = placed;
     let streaming = memory.filter(|_| streamed);
     let streamer = streaming.map(|memory| opened.stream(&name, memory, &needs, compute.threads()));
@@ -110,7 +117,7 @@ pub(crate) fn start(
         config.kv_pages = config.kv_pages.min((free / UNWATCHED_SHARE / page.max(1)) as usize);
     }
     let executor = opened.executor(compute, observer)?;
-    let (profile, folder) = (sessions::profile(&opened), memory.and_then(Memory::spill));
+    let folder = memory.and_then(Memory::spill);
     let tier = folder.map(|folder| Arc::new(ModelTier::new(folder.clone(), profile.clone(), precision)));
     let (written, tier) = (tier.as_ref().map(Arc::downgrade), tier.map(|tier| tier as _));
     let engine = Engine::start_placed(executor, language.tokenizer.clone(), config, placement, tier)

@@ -1,7 +1,9 @@
 //! The vocabulary and the chat template from the metadata of a checkpoint.
 
+use std::borrow::Cow;
+
 use anyhow::{Context, Result, bail};
-use lichen_format::Metadata;
+use lichen_format::{Metadata, Strings};
 use lichen_text::{ChatTemplate, TokenKind, Vocabulary, VocabularyModel};
 
 /// Key of the kind of tokenizer.
@@ -11,7 +13,7 @@ pub(crate) const MODEL: &str = "tokenizer.ggml.model";
 ///
 /// # Errors
 /// The model has no tokens, or a kind of tokenizer that is not supported.
-pub(crate) fn vocabulary(metadata: &Metadata) -> Result<Vocabulary> {
+pub(crate) fn vocabulary(metadata: &Metadata) -> Result<Vocabulary<'_>> {
     let kind = metadata
         .str(MODEL)
         .context("the model file has no tokenizer (key tokenizer.ggml.model); convert it again with one")?;
@@ -28,10 +30,10 @@ pub(crate) fn vocabulary(metadata: &Metadata) -> Result<Vocabulary> {
     Ok(Vocabulary {
         model,
         pre: optional(metadata, "pre", Metadata::str)?.unwrap_or_default().to_owned(),
-        tokens: required(metadata, "tokens", Metadata::strings)?.to_vec(),
+        tokens: texts(required(metadata, "tokens", Metadata::strings)?),
         scores: optional(metadata, "scores", Metadata::f32s)?.unwrap_or_default().to_vec(),
         kinds: kinds.into_iter().map(TokenKind::from_gguf).collect(),
-        merges: merges.unwrap_or_default().to_vec(),
+        merges: merges.map(texts).unwrap_or_default(),
         bos: id("bos_token_id")?,
         eos: id("eos_token_id")?,
         eot: id("eot_token_id")?,
@@ -41,6 +43,10 @@ pub(crate) fn vocabulary(metadata: &Metadata) -> Result<Vocabulary> {
         add_space_prefix: flag("add_space_prefix", true)?,
         strip_after_control: metadata.str("general.architecture") == Some("phi3"),
     })
+}
+
+fn texts(strings: &Strings) -> Vec<Cow<'_, str>> {
+    strings.iter().map(Cow::Borrowed).collect()
 }
 
 /// The value of `tokenizer.ggml.<name>`; a value of another type is an error, since leaving it out changes the answers.
@@ -75,9 +81,12 @@ pub(crate) const TEMPLATE: &str = "tokenizer.chat_template";
 ///
 /// # Errors
 /// It is no valid template.
-pub(crate) fn chat_template(metadata: &Metadata, vocabulary: &Vocabulary) -> Result<Option<ChatTemplate>> {
+pub(crate) fn chat_template(
+    metadata: &Metadata,
+    vocabulary: &Vocabulary<'_>,
+) -> Result<Option<ChatTemplate>> {
     let Some(source) = metadata.str(TEMPLATE) else { return Ok(None) };
     let text =
-        |id: Option<u32>| id.and_then(|id| vocabulary.tokens.get(id as usize)).map_or("", String::as_str);
+        |id: Option<u32>| id.and_then(|id| vocabulary.tokens.get(id as usize)).map_or("", |token| token);
     Ok(Some(ChatTemplate::new(source, text(vocabulary.bos), text(vocabulary.eos))?))
 }

@@ -10,7 +10,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use gguf::Gguf;
-use lichen_format::{Array, Value};
+use lichen_format::{Array, Strings, Value};
 use nix::sys::resource::{UsageWho, getrusage};
 use support::{lichen, model};
 
@@ -39,7 +39,7 @@ fn u32(key: &str, value: u32) -> Vec<u8> {
 }
 
 fn strings(items: &[&str]) -> Value {
-    Value::Array(Array::String(items.iter().map(|&item| item.to_owned()).collect()))
+    Value::Array(Array::String(items.iter().collect()))
 }
 
 /// Ends in every section of the file, and starts that are none.
@@ -71,7 +71,7 @@ fn structure() -> Vec<Case> {
         file.write()
     };
     let norm = "output_norm.weight";
-    let nested = (0..1000).fold(Array::String(vec![]), |inner, _| Array::Array(vec![inner]));
+    let nested = (0..1000).fold(Array::String(Strings::default()), |inner, _| Array::Array(vec![inner]));
     let mut long_key = valid().metadata()[..24].to_vec();
     long_key.extend(u64::MAX.to_le_bytes());
     long_key.resize(4096, 0);
@@ -178,7 +178,7 @@ fn tokenizer() -> Vec<Case> {
         file.set("tokenizer.ggml.merges", merges).write()
     };
     let no_merges = valid().set("tokenizer.ggml.model", Value::String("gpt2".into()));
-    let more: Vec<String> = (0..400).map(|i| format!("token {i}")).collect();
+    let more = (0..400).map(|i| format!("token {i}")).collect();
     let more = valid()
         .set("tokenizer.ggml.tokens", Value::Array(Array::String(more)))
         .set("tokenizer.ggml.scores", Value::Array(Array::F32(vec![0.0; 400])))

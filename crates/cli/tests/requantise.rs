@@ -189,7 +189,7 @@ fn tokenizer(vocab: usize) -> Arc<Tokenizer> {
         add_eos: false,
         add_space_prefix: false,
         strip_after_control: false,
-        tokens: (0..vocab).map(|token| format!("t{token}")).collect(),
+        tokens: (0..vocab).map(|token| format!("t{token}").into()).collect(),
         kinds: vec![TokenKind::Normal; vocab],
     };
     Arc::new(Tokenizer::new(vocabulary).unwrap())

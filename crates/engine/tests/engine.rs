@@ -55,8 +55,8 @@ impl Executor for Counting {
 }
 
 fn engine(config: EngineConfig, fails: bool) -> (Engine, Arc<Mutex<Seen>>) {
-    let mut tokens: Vec<String> = ('a'..='z').map(String::from).collect();
-    tokens.push("<end>".to_owned());
+    let mut tokens: Vec<_> = ('a'..='z').map(|letter| letter.to_string().into()).collect();
+    tokens.push("<end>".into());
     let mut kinds = vec![TokenKind::Normal; 26];
     kinds.push(TokenKind::Control);
     let vocabulary = Vocabulary {

@@ -12,7 +12,7 @@ use crate::checkpoint::TensorInfo;
 use crate::cursor::Cursor;
 use crate::error::{Fault, quoted};
 use crate::metadata::Metadata;
-use crate::value::{Array, Value};
+use crate::value::{Array, Strings, Value};
 
 /// Longest metadata key by the specification; held for tensor names as well.
 const LONGEST_NAME: usize = 65_535;
@@ -144,8 +144,8 @@ impl Pair<'_, '_> {
             }
             8 => {
                 let count = self.cursor.fits(count, 8, "array items")?;
-                let strings = (0..count).map(|_| self.cursor.string("array item").map(str::to_owned));
-                Array::String(strings.collect::<Result<_, _>>()?)
+                let strings = (0..count).map(|_| self.cursor.string("array item"));
+                Array::String(strings.collect::<Result<Strings, _>>()?)
             }
             9 => {
                 let count = self.cursor.fits(count, 4 + 8, "array items")?;

@@ -17,4 +17,4 @@ pub use error::{Fault, FormatError};
 pub use logits::{LogitNumber, LogitsError, LogitsHeader, LogitsReader, LogitsWriter, tokens_hash};
 pub use metadata::Metadata;
 pub use mmap::Mapping;
-pub use value::{Array, Value};
+pub use value::{Array, Strings, Value};

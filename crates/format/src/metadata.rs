@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::value::{Array, Value};
+use crate::value::{Array, Strings, Value};
 
 /// The metadata of a checkpoint.
 ///
@@ -68,7 +68,7 @@ impl Metadata {
     }
 
     /// An array of strings.
-    pub fn strings(&self, key: &str) -> Option<&[String]> {
+    pub fn strings(&self, key: &str) -> Option<&Strings> {
         match self.array(key)? {
             Array::String(items) => Some(items),
             _ => None,

@@ -1,5 +1,7 @@
 //! Metadata values.
 
+use std::fmt;
+
 /// A metadata value of a GGUF file.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
@@ -33,11 +35,57 @@ pub enum Array {
     I32(Vec<i32>),
     F32(Vec<f32>),
     Bool(Vec<bool>),
-    String(Vec<String>),
+    String(Strings),
     Array(Vec<Array>),
     U64(Vec<u64>),
     I64(Vec<i64>),
     F64(Vec<f64>),
+}
+
+/// Strings one after another in one piece of memory: vocabularies have hundreds of thousands of them.
+#[derive(Clone, Default, PartialEq)]
+pub struct Strings {
+    text: String,
+    /// Where each of them ends in the text.
+    ends: Vec<usize>,
+}
+
+impl Strings {
+    /// The number of strings.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// All of them, in order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &str> {
+        let mut start = 0;
+        self.ends.iter().map(move |&end| &self.text[std::mem::replace(&mut start, end)..end])
+    }
+
+    /// Adds one at the end.
+    pub(crate) fn push(&mut self, item: &str) {
+        self.text.push_str(item);
+        self.ends.push(self.text.len());
+    }
+}
+
+impl<S: AsRef<str>> FromIterator<S> for Strings {
+    fn from_iter<I: IntoIterator<Item = S>>(items: I) -> Self {
+        let mut strings = Self::default();
+        items.into_iter().for_each(|item| strings.push(item.as_ref()));
+        strings
+    }
+}
+
+impl fmt::Debug for Strings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
 }
 
 impl Value {
@@ -99,5 +147,20 @@ impl Array {
             Self::I64(items) => convert(items),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strings_come_back_in_their_order_empty_ones_too() {
+        let items = ["", "a", "", "é", "long enough"];
+        let strings: Strings = items.iter().collect();
+        assert_eq!((strings.len(), strings.is_empty()), (5, false));
+        assert!(strings.iter().eq(items));
+        assert_eq!(format!("{strings:?}"), format!("{items:?}"));
+        assert_ne!(strings, ["", "a", "", "élong enough", ""].iter().collect());
     }
 }

@@ -2,9 +2,11 @@
 
 use std::collections::HashMap;
 
+use foldhash::fast::RandomState;
 use unicode_normalization::UnicodeNormalization;
 
 use crate::merge::{NO_ID, Symbol, merge};
+use crate::pieces::{PieceIndex, Pieces};
 use crate::pre_tokenizer::PreTokenizer;
 use crate::tokenizer::TokenizerError;
 use crate::vocabulary::{TokenKind, Vocabulary};
@@ -16,26 +18,28 @@ pub(crate) struct ByteLevelBpe {
     /// The id of the token of each single byte, or [`NO_ID`].
     bytes: Box<[u32; 256]>,
     /// Two ids to the rank of their merge and the id of the result.
-    merges: HashMap<(u32, u32), (u32, u32)>,
-    /// Tokens by their bytes; filled only if whole words are looked up.
-    words: HashMap<Box<[u8]>, u32>,
+    merges: HashMap<(u32, u32), (u32, u32), RandomState>,
+    /// Tokens by their bytes, if whole words are looked up.
+    words: Option<PieceIndex>,
     unk: Option<u32>,
 }
 
 impl ByteLevelBpe {
     pub(crate) fn new(
-        vocabulary: &Vocabulary,
+        vocabulary: &Vocabulary<'_>,
         pre_tokenizer: PreTokenizer,
-        pieces: &[Box<[u8]>],
+        pieces: &Pieces,
     ) -> Result<Self, TokenizerError> {
-        let mut ids: HashMap<&str, u32> = HashMap::with_capacity(vocabulary.tokens.len());
+        let mut ids: HashMap<&str, u32, _> =
+            HashMap::with_capacity_and_hasher(vocabulary.tokens.len(), RandomState::default());
         for (id, token) in (0..).zip(&vocabulary.tokens) {
-            ids.entry(token).or_insert(id);
+            ids.entry(&**token).or_insert(id);
         }
-        let mut merges = HashMap::with_capacity(vocabulary.merges.len());
+        let mut merges = HashMap::with_capacity_and_hasher(vocabulary.merges.len(), RandomState::default());
+        let mut whole = String::new();
         for (rank, line) in (0..).zip(&vocabulary.merges) {
-            let entry =
-                merge_entry(&ids, line).ok_or_else(|| TokenizerError::Merge { line: line.clone() })?;
+            let entry = merge_entry(&ids, line, &mut whole)
+                .ok_or_else(|| TokenizerError::Merge { line: line.to_string() })?;
             merges.entry(entry.0).or_insert((rank, entry.1));
         }
         let mut bytes = Box::new([NO_ID; 256]);
@@ -45,30 +49,24 @@ impl ByteLevelBpe {
                 bytes[usize::from(byte)] = id;
             }
         }
-        let mut words = HashMap::new();
-        if pre_tokenizer.whole_words {
-            for (id, piece) in (0..).zip(pieces) {
-                let kind = vocabulary.kinds.get(id as usize).copied().unwrap_or(TokenKind::Normal);
-                if kind == TokenKind::Normal {
-                    words.entry(piece.clone()).or_insert(id);
-                }
-            }
-        }
+        let normal =
+            |id: u32| vocabulary.kinds.get(id as usize).is_none_or(|&kind| kind == TokenKind::Normal);
+        let words = pre_tokenizer.whole_words.then(|| PieceIndex::new(pieces, normal));
         Ok(Self { pre_tokenizer, bytes, merges, words, unk: vocabulary.unk })
     }
 
-    /// Appends the ids of `text`, in which no added token is looked for.
-    pub(crate) fn encode(&self, text: &str, ids: &mut Vec<u32>) {
+    /// Appends the ids of `text`, in which no added token is looked for. The pieces are those that it was made with.
+    pub(crate) fn encode(&self, text: &str, pieces: &Pieces, ids: &mut Vec<u32>) {
         if self.pre_tokenizer.nfc && !unicode_normalization::is_nfc(text) {
             let text: String = text.nfc().collect();
-            self.pre_tokenizer.split(&text, |word| self.encode_word(word.as_bytes(), ids));
+            self.pre_tokenizer.split(&text, |word| self.encode_word(word.as_bytes(), pieces, ids));
         } else {
-            self.pre_tokenizer.split(text, |word| self.encode_word(word.as_bytes(), ids));
+            self.pre_tokenizer.split(text, |word| self.encode_word(word.as_bytes(), pieces, ids));
         }
     }
 
-    fn encode_word(&self, word: &[u8], ids: &mut Vec<u32>) {
-        if let Some(&id) = self.words.get(word) {
+    fn encode_word(&self, word: &[u8], pieces: &Pieces, ids: &mut Vec<u32>) {
+        if let Some(id) = self.words.as_ref().and_then(|words| words.get(pieces, word)) {
             ids.push(id);
             return;
         }
@@ -85,10 +83,15 @@ impl ByteLevelBpe {
     }
 }
 
-/// The ids of the two sides of a merge, and of the result.
-fn merge_entry(ids: &HashMap<&str, u32>, line: &str) -> Option<((u32, u32), u32)> {
+/// The ids of the two sides of a merge, and of the result; `whole` is space for its text.
+fn merge_entry(
+    ids: &HashMap<&str, u32, RandomState>,
+    line: &str,
+    whole: &mut String,
+) -> Option<((u32, u32), u32)> {
     let (left, right) = line.split_once(' ')?;
-    let whole = [left, right].concat();
+    whole.clear();
+    whole.extend([left, right]);
     Some(((*ids.get(left)?, *ids.get(right)?), *ids.get(whole.as_str())?))
 }
 
@@ -103,9 +106,9 @@ fn char_of_byte(byte: u8) -> char {
     char::from_u32(0x100 + shift).expect("U+0100 to U+0143 are characters")
 }
 
-/// The bytes that a token of the vocabulary stands for; characters outside the byte alphabet stand for themselves.
-pub(crate) fn token_bytes(token: &str) -> Box<[u8]> {
-    let mut bytes = Vec::with_capacity(token.len());
+/// Appends the bytes that a token of the vocabulary stands for; characters outside the byte alphabet stand for
+/// themselves.
+pub(crate) fn token_bytes(token: &str, bytes: &mut Vec<u8>) {
     for c in token.chars() {
         match u32::from(c) {
             code @ (0x21..=0x7E | 0xA1..=0xAC | 0xAE..=0xFF) => bytes.push(code as u8),
@@ -115,7 +118,6 @@ pub(crate) fn token_bytes(token: &str) -> Box<[u8]> {
             _ => bytes.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
         }
     }
-    bytes.into()
 }
 
 #[cfg(test)]
@@ -125,7 +127,9 @@ mod tests {
     #[test]
     fn every_byte_survives_the_alphabet() {
         for byte in 0..=255u8 {
-            assert_eq!(*token_bytes(&char_of_byte(byte).to_string()), [byte]);
+            let mut bytes = Vec::new();
+            token_bytes(&char_of_byte(byte).to_string(), &mut bytes);
+            assert_eq!(bytes, [byte]);
         }
     }
 }

@@ -71,7 +71,7 @@ mod tests {
         Tokenizer::new(Vocabulary {
             model: VocabularyModel::SentencePiece,
             pre: String::new(),
-            tokens: (0..256).map(|byte| format!("<0x{byte:02X}>")).collect(),
+            tokens: (0..256).map(|byte| format!("<0x{byte:02X}>").into()).collect(),
             scores: vec![0.0; 256],
             kinds: vec![TokenKind::Byte; 256],
             merges: Vec::new(),

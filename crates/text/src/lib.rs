@@ -10,6 +10,7 @@ mod chat_template;
 mod detokenizer;
 mod merge;
 mod output;
+mod pieces;
 mod pre_tokenizer;
 mod python_json;
 mod sentencepiece;

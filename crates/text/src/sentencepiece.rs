@@ -1,8 +1,7 @@
 //! SentencePiece-style BPE: merges ordered by the scores of the pieces, with bytes for what has no piece.
 
-use std::collections::HashMap;
-
 use crate::merge::{NO_ID, Symbol, merge};
+use crate::pieces::{PieceIndex, Pieces};
 use crate::vocabulary::{TokenKind, Vocabulary};
 
 /// SentencePiece's visible space, U+2581.
@@ -11,8 +10,12 @@ pub(crate) const SPACE: &str = "\u{2581}";
 /// BPE over characters, by score.
 #[derive(Debug)]
 pub(crate) struct SentencePieceBpe {
-    /// Pieces to the priority of a merge that results in them (lower is earlier) and their id.
-    pieces: HashMap<Box<str>, (u32, u32)>,
+    /// Tokens as they are spelled, with U+2581 for spaces.
+    pieces: Pieces,
+    /// Those of them that text is made of.
+    ids: PieceIndex,
+    /// The priority of a merge that results in a token (lower is earlier).
+    priorities: Vec<u32>,
     /// Bytes of the longest piece: nothing longer has to be looked up.
     longest: usize,
     /// The id of the token of each byte, or [`NO_ID`].
@@ -21,32 +24,36 @@ pub(crate) struct SentencePieceBpe {
 }
 
 impl SentencePieceBpe {
-    pub(crate) fn new(vocabulary: &Vocabulary) -> Self {
-        let mut pieces: HashMap<Box<str>, _> = HashMap::with_capacity(vocabulary.tokens.len());
+    pub(crate) fn new(vocabulary: &Vocabulary<'_>) -> Self {
+        let kind = |id: u32| vocabulary.kinds.get(id as usize).copied().unwrap_or(TokenKind::Normal);
+        let is_text =
+            |id: u32| matches!(kind(id), TokenKind::Normal | TokenKind::UserDefined | TokenKind::Unused);
+        let (mut pieces, mut longest) = (Pieces::default(), 0);
         let mut bytes = Box::new([NO_ID; 256]);
         for (id, token) in (0..).zip(&vocabulary.tokens) {
-            let index = id as usize;
-            match vocabulary.kinds.get(index).copied().unwrap_or(TokenKind::Normal) {
-                TokenKind::Byte => {
-                    if let Some(byte) = byte_of_token(token) {
-                        bytes[usize::from(byte)] = id;
-                    }
-                }
-                TokenKind::Control | TokenKind::Unknown => {}
-                TokenKind::Normal | TokenKind::UserDefined | TokenKind::Unused => {
-                    let score = vocabulary.scores.get(index).copied().unwrap_or(0.0);
-                    pieces.entry(token.as_str().into()).or_insert((priority(score), id));
-                }
+            pieces.push(|bytes| bytes.extend_from_slice(token.as_bytes()));
+            if is_text(id) {
+                longest = longest.max(token.len());
+            }
+            if kind(id) == TokenKind::Byte
+                && let Some(byte) = byte_of_token(token)
+            {
+                bytes[usize::from(byte)] = id;
             }
         }
-        let longest = pieces.keys().map(|piece| piece.len()).max().unwrap_or(0);
-        Self { pieces, longest, bytes, unk: vocabulary.unk }
+        let ids = PieceIndex::new(&pieces, is_text);
+        let priorities = vocabulary.scores.iter().map(|&score| priority(score)).collect();
+        Self { pieces, ids, priorities, longest, bytes, unk: vocabulary.unk }
     }
 
     /// Appends the ids of `text`, whose spaces are U+2581 already.
     pub(crate) fn encode(&self, text: &str, ids: &mut Vec<u32>) {
         let lookup = |start: usize, len: usize| {
-            if len > self.longest { None } else { self.pieces.get(&text[start..start + len]).copied() }
+            if len > self.longest {
+                return None;
+            }
+            let id = self.ids.get(&self.pieces, &text.as_bytes()[start..start + len])?;
+            Some((self.priorities[id as usize], id))
         };
         let mut symbols: Vec<Symbol> = text
             .char_indices()

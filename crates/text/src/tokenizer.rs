@@ -3,6 +3,7 @@
 use aho_corasick::{AhoCorasick, MatchKind};
 
 use crate::byte_level::{self, ByteLevelBpe};
+use crate::pieces::Pieces;
 use crate::pre_tokenizer::{self, PreTokenizer};
 use crate::sentencepiece::{self, SentencePieceBpe};
 use crate::vocabulary::{TokenKind, Vocabulary, VocabularyModel};
@@ -88,7 +89,7 @@ pub struct EncodeOptions {
 pub struct Tokenizer {
     algorithm: Algorithm,
     kinds: Vec<TokenKind>,
-    pieces: Vec<Box<[u8]>>,
+    pieces: Pieces,
     user_defined: AddedTokens,
     all_added: AddedTokens,
     end_of_generation: Vec<u32>,
@@ -111,18 +112,16 @@ impl Tokenizer {
     /// # Errors
     ///
     /// [`TokenizerError`] if the vocabulary contradicts itself or names a pre-tokenizer that is not implemented.
-    pub fn new(mut vocabulary: Vocabulary) -> Result<Self, TokenizerError> {
+    pub fn new(mut vocabulary: Vocabulary<'_>) -> Result<Self, TokenizerError> {
         check(&vocabulary)?;
         if vocabulary.kinds.is_empty() {
             vocabulary.kinds = vec![TokenKind::Normal; vocabulary.tokens.len()];
         }
         let sentencepiece = vocabulary.model == VocabularyModel::SentencePiece;
-        let pieces: Vec<Box<[u8]>> = vocabulary
-            .tokens
-            .iter()
-            .zip(&vocabulary.kinds)
-            .map(|(token, &kind)| piece(token, kind, sentencepiece))
-            .collect();
+        let mut pieces = Pieces::default();
+        for (token, &kind) in vocabulary.tokens.iter().zip(&vocabulary.kinds) {
+            pieces.push(|bytes| piece(token, kind, sentencepiece, bytes));
+        }
         let algorithm = if sentencepiece {
             Algorithm::SentencePiece(SentencePieceBpe::new(&vocabulary))
         } else {
@@ -137,7 +136,7 @@ impl Tokenizer {
         let mut end_of_generation: Vec<u32> = vocabulary.eos.into_iter().chain(vocabulary.eot).collect();
         for (id, token) in (0..).zip(&vocabulary.tokens) {
             let control = vocabulary.kinds[id as usize] == TokenKind::Control;
-            if control && END_OF_GENERATION.contains(&token.as_str()) {
+            if control && END_OF_GENERATION.contains(&token.as_ref()) {
                 end_of_generation.push(id);
             }
         }
@@ -165,7 +164,7 @@ impl Tokenizer {
         let added = if options.parse_special { &self.all_added } else { &self.user_defined };
         match &self.algorithm {
             Algorithm::ByteLevel(bpe) => {
-                added.split(text, &mut ids, |between, ids| bpe.encode(between, ids));
+                added.split(text, &mut ids, |between, ids| bpe.encode(between, &self.pieces, ids));
             }
             Algorithm::SentencePiece(bpe) => {
                 let text = text.replace(' ', sentencepiece::SPACE);
@@ -195,7 +194,7 @@ impl Tokenizer {
 
     /// The bytes of a token, the name for control tokens; empty for a reserved slot and for an id outside the vocabulary.
     pub fn piece_bytes(&self, id: u32) -> &[u8] {
-        self.pieces.get(id as usize).map_or(&[], |piece| piece)
+        self.pieces.get(id as usize).unwrap_or_default()
     }
 
     /// The bytes that a token adds to a text: none for control tokens.
@@ -230,7 +229,7 @@ impl Tokenizer {
 }
 
 /// Rejects vocabularies that contradict themselves.
-fn check(vocabulary: &Vocabulary) -> Result<(), TokenizerError> {
+fn check(vocabulary: &Vocabulary<'_>) -> Result<(), TokenizerError> {
     let tokens = vocabulary.tokens.len();
     if tokens == 0 || tokens > 1 << 31 {
         return Err(TokenizerError::Size { count: tokens });
@@ -254,18 +253,25 @@ fn check(vocabulary: &Vocabulary) -> Result<(), TokenizerError> {
     Ok(())
 }
 
-/// The bytes of a token.
-fn piece(token: &str, kind: TokenKind, sentencepiece: bool) -> Box<[u8]> {
+/// Appends the bytes of a token.
+fn piece(token: &str, kind: TokenKind, sentencepiece: bool, bytes: &mut Vec<u8>) {
     match kind {
-        TokenKind::Control | TokenKind::Unknown => token.as_bytes().into(),
-        TokenKind::Unused => Box::new([]),
+        TokenKind::Control | TokenKind::Unknown => bytes.extend_from_slice(token.as_bytes()),
+        TokenKind::Unused => {}
         TokenKind::Byte => match sentencepiece::byte_of_token(token) {
-            Some(byte) => Box::new([byte]),
-            None => token.as_bytes().into(),
+            Some(byte) => bytes.push(byte),
+            None => bytes.extend_from_slice(token.as_bytes()),
         },
-        _ if sentencepiece => token.replace(sentencepiece::SPACE, " ").into_bytes().into(),
-        TokenKind::UserDefined => token.as_bytes().into(),
-        TokenKind::Normal => byte_level::token_bytes(token),
+        _ if sentencepiece => {
+            for (index, part) in token.split(sentencepiece::SPACE).enumerate() {
+                if index > 0 {
+                    bytes.push(b' ');
+                }
+                bytes.extend_from_slice(part.as_bytes());
+            }
+        }
+        TokenKind::UserDefined => bytes.extend_from_slice(token.as_bytes()),
+        TokenKind::Normal => byte_level::token_bytes(token, bytes),
     }
 }
 
@@ -279,7 +285,7 @@ struct AddedTokens {
 }
 
 impl AddedTokens {
-    fn new(vocabulary: &Vocabulary, wanted: impl Fn(TokenKind) -> bool) -> Result<Self, TokenizerError> {
+    fn new(vocabulary: &Vocabulary<'_>, wanted: impl Fn(TokenKind) -> bool) -> Result<Self, TokenizerError> {
         let sentencepiece = vocabulary.model == VocabularyModel::SentencePiece;
         let mut patterns = Vec::new();
         let mut texts = Vec::new();
@@ -287,13 +293,13 @@ impl AddedTokens {
             if wanted(kind) && !token.is_empty() {
                 let strips = vocabulary.strip_after_control
                     && kind == TokenKind::Control
-                    && !matches!(token.as_str(), "<s>" | "<unk>" | "<|endoftext|>");
+                    && !matches!(token.as_ref(), "<s>" | "<unk>" | "<|endoftext|>");
                 patterns.push((id, strips));
                 // The text has U+2581 for spaces by then; GGUF files have either in these tokens.
                 texts.push(if sentencepiece {
                     token.replace(' ', sentencepiece::SPACE)
                 } else {
-                    token.clone()
+                    token.to_string()
                 });
             }
         }

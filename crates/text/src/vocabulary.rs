@@ -1,5 +1,7 @@
 //! What a GGUF file says about its tokenizer.
 
+use std::borrow::Cow;
+
 /// The algorithm that a vocabulary belongs to (`tokenizer.ggml.model`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VocabularyModel {
@@ -51,21 +53,22 @@ impl TokenKind {
     }
 }
 
-/// A vocabulary with everything that the tokenizer needs: the `tokenizer.ggml.*` metadata of a GGUF file.
+/// A vocabulary with everything that the tokenizer needs: the `tokenizer.ggml.*` metadata of a GGUF file. The tokenizer
+/// keeps nothing of it, so its texts can stay where the file was read to.
 #[derive(Debug, Clone)]
-pub struct Vocabulary {
+pub struct Vocabulary<'v> {
     /// `tokenizer.ggml.model`.
     pub model: VocabularyModel,
     /// `tokenizer.ggml.pre`: the pre-tokenizer of byte-level BPE, for example `llama-bpe`; empty means `default`.
     pub pre: String,
     /// `tokenizer.ggml.tokens`: the text of each token, indexed by id.
-    pub tokens: Vec<String>,
+    pub tokens: Vec<Cow<'v, str>>,
     /// `tokenizer.ggml.scores`, as many as `tokens`; may be empty for byte-level BPE.
     pub scores: Vec<f32>,
     /// `tokenizer.ggml.token_type`, as many as `tokens`; empty means that all are [`TokenKind::Normal`].
     pub kinds: Vec<TokenKind>,
     /// `tokenizer.ggml.merges`: pairs separated by a space, in order of priority; empty for SentencePiece.
-    pub merges: Vec<String>,
+    pub merges: Vec<Cow<'v, str>>,
     /// `tokenizer.ggml.bos_token_id`.
     pub bos: Option<u32>,
     /// `tokenizer.ggml.eos_token_id`.

@@ -86,11 +86,11 @@ fn long_conversations_have_fuel() {
     assert!(render(source, long).unwrap().ends_with("<end>"));
 }
 
-fn vocabulary(model: VocabularyModel, tokens: &[&str]) -> Vocabulary {
+fn vocabulary<'v>(model: VocabularyModel, tokens: &[&'v str]) -> Vocabulary<'v> {
     Vocabulary {
         model,
         pre: String::new(),
-        tokens: tokens.iter().map(|&token| token.to_owned()).collect(),
+        tokens: tokens.iter().map(|&token| token.into()).collect(),
         scores: vec![f32::NAN; tokens.len()],
         kinds: vec![TokenKind::Normal; tokens.len()],
         merges: Vec::new(),
@@ -121,7 +121,7 @@ fn odd_vocabularies_encode_in_time() {
 #[test]
 fn merges_of_nothing_are_no_merges() {
     let mut broken = vocabulary(VocabularyModel::ByteLevelBpe, &["", "a"]);
-    broken.merges = vec![" ".to_owned(), "a ".to_owned(), " a".to_owned()];
+    broken.merges = vec![" ".into(), "a ".into(), " a".into()];
     if let Ok(tokenizer) = Tokenizer::new(broken) {
         assert_eq!(tokenizer.encode("aaa", EncodeOptions::default()), [1, 1, 1]);
     }

@@ -85,7 +85,8 @@ fn compare_real(file: &str, oracle: &str, skipped: &[(&str, usize)]) {
         eprintln!("skipped: LICHEN_TEST_MODELS names no folder with {file}");
         return;
     };
-    let vocabulary = support::vocabulary(&support::metadata(&path));
+    let metadata = support::metadata(&path);
+    let vocabulary = support::vocabulary(&metadata);
     let start = std::time::Instant::now();
     let tokenizer = Tokenizer::new(vocabulary).unwrap();
     eprintln!("{file}: {} tokens indexed in {:?}", tokenizer.vocab_size(), start.elapsed());

@@ -26,7 +26,7 @@ struct Input {
 
 const PRE: [&str; 7] = ["", "gpt-2", "llama-bpe", "qwen2", "qwen35", "smollm", "tekken"];
 
-fn vocabulary(input: &Input) -> Vocabulary {
+fn vocabulary(input: &Input) -> Vocabulary<'static> {
     let mut entries = input.tokens.clone();
     if input.alphabet {
         let bytes = (0..=255_u8).map(|byte| (format!("<0x{byte:02X}>"), 0.0, 6));
@@ -54,8 +54,8 @@ fn vocabulary(input: &Input) -> Vocabulary {
         pre: PRE[usize::from(input.pre) % PRE.len()].to_owned(),
         scores: entries.iter().map(|entry| entry.1).collect(),
         kinds: entries.iter().map(|entry| TokenKind::from_gguf(i32::from(entry.2) % 7)).collect(),
-        tokens: entries.into_iter().map(|entry| entry.0).collect(),
-        merges,
+        tokens: entries.into_iter().map(|entry| entry.0.into()).collect(),
+        merges: merges.into_iter().map(Into::into).collect(),
         bos,
         eos,
         eot,

@@ -182,7 +182,7 @@ pub fn tokenizer(tokens: Vec<String>) -> Arc<Tokenizer> {
         add_space_prefix: false,
         strip_after_control: false,
         kinds: vec![TokenKind::Normal; tokens.len()],
-        tokens,
+        tokens: tokens.into_iter().map(Into::into).collect(),
     };
     Arc::new(Tokenizer::new(vocabulary).unwrap())
 }

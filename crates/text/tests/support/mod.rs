@@ -84,10 +84,13 @@ pub(crate) fn metadata(path: &Path) -> Map<String, Value> {
 }
 
 /// The vocabulary in the metadata of a GGUF file.
-pub(crate) fn vocabulary(metadata: &Map<String, Value>) -> Vocabulary {
+pub(crate) fn vocabulary(metadata: &Map<String, Value>) -> Vocabulary<'_> {
     let get = |key: &str| metadata.get(&format!("tokenizer.ggml.{key}"));
     let list = |key: &str| get(key).and_then(Value::as_array).cloned().unwrap_or_default();
-    let strings = |key: &str| list(key).iter().map(|value| value.as_str().unwrap().to_owned()).collect();
+    let strings = |key: &str| {
+        let items = get(key).and_then(Value::as_array).into_iter().flatten();
+        items.map(|value| value.as_str().unwrap().into()).collect()
+    };
     let id = |key: &str| get(key).and_then(Value::as_u64).map(|id| id as u32);
     let flag = |key: &str, absent: bool| get(key).and_then(Value::as_bool).unwrap_or(absent);
     let model = VocabularyModel::from_gguf(get("model").unwrap().as_str().unwrap()).unwrap();
