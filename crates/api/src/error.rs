@@ -102,6 +102,30 @@ pub enum Error {
         /// Bytes there are.
         limit_bytes: u64,
     },
+    /// Models that don't give way hold the room that it needs.
+    #[error("the model '{model}' can't be loaded: {} must stay; unpin one of them, or ask for another model", by.join(", "))]
+    ModelPinnedOut {
+        /// The model asked for.
+        model: String,
+        /// The models in its way.
+        by: Vec<String>,
+    },
+    /// No node of the fleet can answer now.
+    #[error("the model '{model}' has no node that can answer: {reason}; try again in {retry_after} s")]
+    NodeUnavailable {
+        /// The model asked for.
+        model: String,
+        /// What happened.
+        reason: String,
+        /// Seconds after which a retry makes sense.
+        retry_after: u64,
+    },
+    /// A node has broken off in the middle of an answer.
+    #[error("the node broke off before the answer was complete: {reason}; ask again")]
+    NodeLost {
+        /// What happened.
+        reason: String,
+    },
     /// Too many requests wait.
     #[error("{queued} requests are waiting and the limit is {limit}; try again in {estimate} s")]
     QueueFull {
@@ -177,9 +201,12 @@ impl Error {
             Self::Unauthorized { .. } => 401,
             Self::MethodNotAllowed { .. } => 405,
             Self::BodyTooLarge { .. } => 413,
+            Self::ModelPinnedOut { .. } => 409,
             Self::QueueFull { .. } => 429,
             Self::EngineFault { .. } => 500,
-            Self::ModelNotReady { .. }
+            Self::NodeLost { .. } => 502,
+            Self::NodeUnavailable { .. }
+            | Self::ModelNotReady { .. }
             | Self::ModelFailed { .. }
             | Self::TurnOverMemory { .. }
             | Self::MemoryOverBudget { .. } => 503,
@@ -196,6 +223,9 @@ impl Error {
             Self::ModelNotReady { .. } | Self::ModelFailed { .. } => "model_not_ready",
             Self::MemoryOverBudget { .. } | Self::TurnOverMemory { .. } => "memory_over_budget",
             Self::MemoryImpossible { .. } | Self::TurnImpossible(_) => "memory_impossible",
+            Self::ModelPinnedOut { .. } => "model_pinned_out",
+            Self::NodeUnavailable { .. } => "node_unavailable",
+            Self::NodeLost { .. } => "node_lost",
             Self::QueueFull { .. } => "queue_full",
             Self::SessionNotFound { .. } => "session_not_found",
             Self::RouteNotFound { .. } => "not_found",
@@ -220,6 +250,7 @@ impl Error {
         match self {
             Self::ModelNotReady { retry_after: s, .. }
             | Self::ModelFailed { retry_after: s, .. }
+            | Self::NodeUnavailable { retry_after: s, .. }
             | Self::QueueFull { estimate: s, .. } => Some((*s).clamp(1, LONGEST_RETRY_AFTER)),
             // When room comes free can't be told.
             Self::MemoryOverBudget { .. } => Some(MEMORY_RETRY_AFTER),
@@ -234,7 +265,9 @@ impl Error {
         match self {
             Self::InvalidRequest { param, .. } => Some(param),
             Self::ContextOverBudget(_) | Self::TurnImpossible(_) => Some("messages"),
-            Self::ModelNotFound { .. } | Self::MemoryImpossible { .. } => Some("model"),
+            Self::ModelNotFound { .. } | Self::MemoryImpossible { .. } | Self::ModelPinnedOut { .. } => {
+                Some("model")
+            }
             _ => None,
         }
     }
@@ -267,6 +300,11 @@ impl Error {
             Self::MemoryImpossible { need_bytes, limit_bytes, .. } => {
                 json!({"need_bytes": need_bytes, "limit_bytes": limit_bytes})
             }
+            Self::ModelPinnedOut { model, by } => json!({"model": model, "pinned_out_by": by}),
+            Self::NodeUnavailable { model, reason, retry_after } => {
+                json!({"model": model, "reason": reason, "retry_after_s": retry_after})
+            }
+            Self::NodeLost { reason } => json!({"reason": reason}),
             Self::QueueFull { queued, limit, estimate } => {
                 json!({"queued": queued, "limit": limit, "estimate_s": estimate})
             }

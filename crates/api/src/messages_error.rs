@@ -20,6 +20,7 @@ pub fn anthropic_status(error: &Error) -> u16 {
     match error {
         Error::ModelNotReady { .. }
         | Error::ModelFailed { .. }
+        | Error::NodeUnavailable { .. }
         | Error::TurnOverMemory { .. }
         | Error::MemoryOverBudget { .. } => 529,
         other => other.status(),
@@ -32,6 +33,7 @@ fn kind(error: &Error) -> &'static str {
         | Error::ContextOverBudget(_)
         | Error::TurnImpossible(_)
         | Error::MemoryImpossible { .. }
+        | Error::ModelPinnedOut { .. }
         | Error::MethodNotAllowed { .. } => "invalid_request_error",
         Error::Unauthorized { .. } => "authentication_error",
         Error::ModelNotFound { .. } | Error::SessionNotFound { .. } | Error::RouteNotFound { .. } => {
@@ -41,10 +43,11 @@ fn kind(error: &Error) -> &'static str {
         Error::QueueFull { .. } => "rate_limit_error",
         Error::ModelNotReady { .. }
         | Error::ModelFailed { .. }
+        | Error::NodeUnavailable { .. }
         | Error::TurnOverMemory { .. }
         | Error::MemoryOverBudget { .. } => "overloaded_error",
         Error::DeadlineExceeded { .. } => "timeout_error",
-        Error::EngineFault { .. } => "api_error",
+        Error::EngineFault { .. } | Error::NodeLost { .. } => "api_error",
     }
 }
 
@@ -78,6 +81,13 @@ mod tests {
             (Error::ModelNotFound { model: "m".into(), loaded: vec![] }, 404, "not_found_error"),
             (Error::BodyTooLarge { limit: 1 }, 413, "request_too_large"),
             (Error::QueueFull { queued: 1, limit: 1, estimate: 1 }, 429, "rate_limit_error"),
+            (Error::ModelPinnedOut { model: "m".into(), by: vec![] }, 409, "invalid_request_error"),
+            (Error::NodeLost { reason: "r".into() }, 502, "api_error"),
+            (
+                Error::NodeUnavailable { model: "m".into(), reason: "r".into(), retry_after: 1 },
+                529,
+                "overloaded_error",
+            ),
             (Error::EngineFault { reason: "r".into(), request_id: "q".into() }, 500, "api_error"),
             (Error::DeadlineExceeded { seconds: 1 }, 504, "timeout_error"),
             (

@@ -4,8 +4,8 @@ use clap::{Parser, Subcommand};
 
 use crate::build_info::VERSION;
 use crate::commands::{
-    bench, chat, completions, devices, inspect, kernels, list, perplexity, plan, pull, rm, run, serve,
-    session,
+    bench, chat, completions, devices, gateway, inspect, kernels, list, perplexity, plan, pull, rm, run,
+    serve, session,
 };
 
 /// Runs language models on this machine.
@@ -28,6 +28,8 @@ pub(crate) enum Command {
     Chat(chat::Args),
     /// Serve models over HTTP, compatible with OpenAI clients
     Serve(serve::Args),
+    /// Serve a fleet of nodes under one address
+    Gateway(gateway::Args),
     /// Fetch a model into the cache
     Pull(pull::Args),
     /// Show the models of the cache

@@ -15,6 +15,7 @@ mod node_loader;
 mod output;
 mod sampling;
 mod sessions;
+mod signals;
 mod spill;
 mod start;
 mod streaming;
@@ -55,6 +56,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Run(args) => commands::run::run(args),
         Command::Chat(args) => commands::chat::run(args),
         Command::Serve(args) => commands::serve::run(args),
+        Command::Gateway(args) => commands::gateway::run(&args),
         Command::Pull(args) => commands::pull::run(&args),
         Command::List(args) => commands::list::run(&args),
         Command::Rm(args) => commands::rm::run(&args),

@@ -72,6 +72,23 @@ impl CatalogueModel {
         self.id.get_ref()
     }
 
+    /// A model that stands in no catalogue, but is known to these nodes.
+    pub(crate) fn known_on(name: &str, nodes: Vec<String>) -> Self {
+        Self {
+            id: toml::Spanned::new(0..0, name.to_owned()),
+            reference: None,
+            quant: None,
+            memory_mb: 0,
+            min_devices: 1,
+            min_device_memory_mb: 0,
+            ctx_cap: None,
+            pinned_on: nodes,
+            residency_priority: DEFAULT_PRIORITY,
+            aliases: Vec::new(),
+            cost: Cost::default(),
+        }
+    }
+
     /// Bytes that it needs.
     pub fn bytes(&self) -> u64 {
         self.memory_mb << 20
@@ -137,9 +154,10 @@ impl Catalogue {
         Ok(catalogue)
     }
 
-    /// The model of a name: an id or an alias before a pattern, patterns in the order of the file.
+    /// The model of a name: an id or an alias before a pattern, of patterns the longest.
     pub fn find(&self, name: &str) -> Option<&CatalogueModel> {
-        let pattern = || self.patterns.iter().find(|(pattern, _)| matches(pattern, name)).map(|(_, at)| at);
+        let fitting = || self.patterns.iter().filter(|(pattern, _)| matches(pattern, name));
+        let pattern = || fitting().max_by_key(|(pattern, _)| pattern.len()).map(|(_, at)| at);
         self.names.get(name).or_else(pattern).map(|&at| &self.models[at])
     }
 
@@ -189,6 +207,7 @@ aliases = ["claude-*haiku*"]
         let id = |name| catalogue.find(name).map(CatalogueModel::name);
         assert_eq!((id("chat"), id("Qwen/Qwen3-8B")), (Some("Qwen/Qwen3-8B"), Some("Qwen/Qwen3-8B")));
         assert_eq!((id("claude-opus"), id("gpt-4")), (Some("Qwen/Qwen3-8B"), None));
+        assert_eq!(id("claude-3-haiku"), Some("small"), "the longer pattern");
         let model = catalogue.find("chat").unwrap();
         assert_eq!((model.bytes(), model.min_devices, model.residency_priority), (9000 << 20, 1, 200));
         assert_eq!(catalogue.find("small").unwrap().residency_priority, DEFAULT_PRIORITY);

@@ -13,7 +13,9 @@ use crate::placement::Verdict;
 /// Between two looks at a load that runs.
 const LOOK: Duration = Duration::from_millis(500);
 /// Between two looks for a node, where there is none.
-const LOOK_FOR_NODE: Duration = Duration::from_secs(1);
+const LOOK_FOR_NODE: Duration = Duration::from_millis(500);
+/// How often a node is looked for in vain: a restart is waited for, an outage is not.
+const LOOKS_FOR_NODE: u32 = 4;
 /// A load may take this long, and longer by [`LONGEST_LOAD_PER_GIB`].
 const LONGEST_LOAD: Duration = Duration::from_secs(300);
 /// For each GiB that is loaded.
@@ -66,6 +68,8 @@ pub enum Outcome {
         /// Seconds after which asking again makes sense.
         retry_after: u32,
     },
+    /// No node that may hold it is up.
+    NoNode,
     /// Nobody waits for it any more, and no load has begun.
     Abandoned,
 }
@@ -94,14 +98,22 @@ pub struct ColdStart {
     /// The node that loads, and since when.
     loading: Option<(Arc<str>, Duration)>,
     failure: Option<Outcome>,
+    /// How often in a row no node was up.
+    in_vain: u32,
     progress: Progress,
 }
 
 impl ColdStart {
     /// A job for a model of so many bytes, and its first step.
     pub fn new(bytes: u64) -> (Self, Step) {
-        let job =
-            Self { bytes, excluded: Vec::new(), loading: None, failure: None, progress: Progress::QUEUED };
+        let job = Self {
+            bytes,
+            excluded: Vec::new(),
+            loading: None,
+            failure: None,
+            in_vain: 0,
+            progress: Progress::QUEUED,
+        };
         (job, Step::Place { excluded: Vec::new() })
     }
 
@@ -112,6 +124,7 @@ impl ColdStart {
 
     /// It was decided where to load.
     pub fn placed(&mut self, verdict: Verdict) -> Step {
+        self.in_vain = if verdict == Verdict::NoNode { self.in_vain + 1 } else { 0 };
         match verdict {
             Verdict::Load { node, evict } => Step::Ask { node, evict },
             Verdict::Busy { retry_after } => Step::Wait(Duration::from_secs(retry_after.into())),
@@ -119,6 +132,7 @@ impl ColdStart {
             _ if self.failure.is_some() => self.end(),
             Verdict::NeverFits { needs, has } => Step::End(Outcome::NeverFits { needs, has }),
             Verdict::PinnedOut { by } => Step::End(Outcome::PinnedOut { by }),
+            Verdict::NoNode if self.in_vain > LOOKS_FOR_NODE => Step::End(Outcome::NoNode),
             Verdict::NoNode => Step::Wait(LOOK_FOR_NODE),
         }
     }

@@ -239,7 +239,7 @@ impl Config {
                 Err(ConfigError::Invalid { file: file.to_owned(), line, key, reason })
             };
             let endpoint = node.endpoint.get_ref();
-            if !endpoint.strip_prefix("http://").is_some_and(|rest| !rest.is_empty()) {
+            if endpoint.strip_prefix("http://").is_none_or(str::is_empty) {
                 return invalid(
                     "nodes.endpoint",
                     format!("'{endpoint}' is not of the form http://HOST:PORT"),

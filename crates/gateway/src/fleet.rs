@@ -1,10 +1,14 @@
-//! Who is in the fleet. Pure: time comes in as a duration since some start.
+//! Who is in the fleet.
 //!
-//! [`Members`] takes the reports of nodes and the fates of requests, and knows from them who can serve what and how busy
-//! it is.
+//! [`Members`] is pure: it takes the reports of nodes and the fates of requests, and knows from them who can serve what
+//! and how busy it is. A [`Fleet`] brings the reports and takes orders to the nodes.
 
+mod backend;
+mod builtin;
 mod members;
 mod node;
 
+pub use backend::{Fleet, Pending};
+pub(crate) use builtin::Builtin;
 pub use members::{Heard, Limits, Members};
 pub use node::{Node, Standing, Ticket};

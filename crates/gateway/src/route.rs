@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 
-use crate::config::RoutingConfig;
+use crate::config::{NodeKind, RoutingConfig};
 use crate::fleet::{Members, Node, Ticket};
 use crate::recent::Recent;
 
@@ -27,19 +27,35 @@ pub struct Ask<'a> {
     pub prefix: &'a [u64],
     /// The session, if the client names one.
     pub session: Option<&'a str>,
+    /// Only nodes that speak every dialect can answer it.
+    pub lichen_only: bool,
 }
 
-/// Where a request goes.
+/// A request on its way.
 #[derive(Debug)]
 pub struct Dispatch {
     /// Counts the request until it is given back.
     pub ticket: Ticket,
+    /// Where it goes.
+    pub target: Target,
+}
+
+/// How a node is reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
     /// `http://HOST:PORT`.
     pub address: Arc<str>,
     /// The key that the node wants.
     pub api_key: Option<Arc<str>>,
     /// What the node speaks.
-    pub kind: crate::config::NodeKind,
+    pub kind: NodeKind,
+}
+
+impl Target {
+    /// How this node is reached.
+    pub fn of(node: &Node) -> Self {
+        Self { address: node.address().clone(), api_key: node.api_key().cloned(), kind: node.kind() }
+    }
 }
 
 /// What a node has seen of prompts.
@@ -76,12 +92,7 @@ impl Router {
         let ticket = members.sent(&name, ask.model)?;
         let node = members.get(&name)?;
         self.note(node, ask);
-        Some(Dispatch {
-            ticket,
-            address: node.address().clone(),
-            api_key: node.api_key().cloned(),
-            kind: node.kind(),
-        })
+        Some(Dispatch { ticket, target: Target::of(node) })
     }
 
     fn choose(
@@ -91,7 +102,8 @@ impl Router {
         ask: Ask<'_>,
         tried: &[Arc<str>],
     ) -> Option<Arc<str>> {
-        let can = |node: &&Node| node.is_ready(ask.model) && !tried.contains(node.name());
+        let speaks = |node: &Node| !ask.lichen_only || node.kind() == NodeKind::Lichen;
+        let can = |node: &&Node| node.is_ready(ask.model) && speaks(node) && !tried.contains(node.name());
         let scored: Vec<_> = members.up(now).filter(can).map(|node| (self.score(node, ask), node)).collect();
         let best = scored.iter().map(|(score, _)| *score).min_by(f32::total_cmp)?;
         let mut equals: Vec<&Node> =

@@ -51,6 +51,15 @@ fn while_all_is_busy_it_tries_again_as_long_as_somebody_waits() {
 }
 
 #[test]
+fn a_restart_is_waited_for_and_an_outage_is_not() {
+    let (mut job, _) = ColdStart::new(0);
+    for _ in 0..4 {
+        assert!(matches!(job.placed(Verdict::NoNode), Step::Wait(_)));
+    }
+    assert_eq!(job.placed(Verdict::NoNode), Step::End(Outcome::NoNode));
+}
+
+#[test]
 fn a_node_that_fails_is_not_asked_again_and_its_cause_is_told() {
     let (mut job, _) = ColdStart::new(0);
     job.placed(load("a"));

@@ -181,7 +181,7 @@ proptest! {
                     }
                 }
                 Step::Send => tickets.push((members.sent("attic", "m").unwrap(), boots.len())),
-                Step::Finish(at) | Step::Fail(at) if tickets.is_empty() => drop(at),
+                Step::Finish(_) | Step::Fail(_) if tickets.is_empty() => {}
                 Step::Finish(at) => members.finished(&tickets.swap_remove(at % tickets.len()).0),
                 Step::Fail(at) => members.failed(&tickets.swap_remove(at % tickets.len()).0),
             }

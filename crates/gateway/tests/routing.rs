@@ -12,7 +12,7 @@ use lichen_gateway::route::{Ask, Router};
 use proptest::prelude::*;
 
 const NOW: Duration = Duration::from_secs(1);
-const ASK: Ask<'static> = Ask { model: "m", prefix: &[], session: None };
+const ASK: Ask<'static> = Ask { model: "m", prefix: &[], session: None, lichen_only: false };
 
 fn ready(in_flight: u32) -> ModelStatus {
     ModelStatus { id: "m".into(), state: ModelState::Ready, in_flight, ..ModelStatus::default() }
@@ -83,6 +83,17 @@ fn only_nodes_that_are_up_with_the_model_ready_are_taken() {
     assert_eq!(&**ticket.node(), "n1");
     members.failed(&ticket);
     assert!(router().dispatch(NOW, &mut members, ASK, &[]).is_none(), "it is down now");
+}
+
+#[test]
+fn what_only_lichen_speaks_goes_to_no_other_node() {
+    let text = "[[nodes]]\nname = \"old\"\nendpoint = \"http://old\"\nkind = \"openai\"\n";
+    let limits = Limits { silence: Duration::from_secs(5), forget: Duration::from_secs(600) };
+    let nodes = lichen_gateway::config::Config::parse(text, "test").unwrap().nodes;
+    let mut members = Members::new(limits, &nodes);
+    members.polled(NOW, "old", report("old", 1, ready(0)));
+    assert!(router().dispatch(NOW, &mut members, Ask { lichen_only: true, ..ASK }, &[]).is_none());
+    assert!(router().dispatch(NOW, &mut members, ASK, &[]).is_some());
 }
 
 #[test]

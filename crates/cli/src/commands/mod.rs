@@ -4,6 +4,7 @@ pub(crate) mod bench;
 pub(crate) mod chat;
 pub(crate) mod completions;
 pub(crate) mod devices;
+pub(crate) mod gateway;
 pub(crate) mod inspect;
 pub(crate) mod kernels;
 pub(crate) mod list;

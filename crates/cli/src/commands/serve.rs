@@ -1,7 +1,7 @@
 //! `lichen serve`: models over HTTP.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io::Write;
 use std::net::ToSocketAddrs;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,6 +18,7 @@ use crate::commands::serve_models::{ModelArgs, Wanted};
 use crate::load::{ComputeArgs, QueueArgs, hub};
 use crate::memory::Memory;
 use crate::node_loader::{Begun, NodeLoader, load_now};
+use crate::signals::Signals;
 use crate::spill::{SpillArgs, SpillFolder};
 use crate::{machine, output};
 
@@ -237,40 +238,6 @@ async fn listen(host: &str, port: u16, node: Node, spill: Option<Arc<SpillFolder
             }
             Ok(())
         }
-    }
-}
-
-/// SIGTERM and SIGINT, caught from the moment that it is made.
-struct Signals {
-    #[cfg(unix)]
-    terminate: tokio::signal::unix::Signal,
-    #[cfg(unix)]
-    interrupt: tokio::signal::unix::Signal,
-}
-
-impl Signals {
-    #[cfg(unix)]
-    fn new() -> io::Result<Self> {
-        use tokio::signal::unix::{SignalKind, signal};
-        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
-    }
-
-    #[cfg(not(unix))]
-    fn new() -> io::Result<Self> {
-        Ok(Self {})
-    }
-
-    #[cfg(unix)]
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
-    }
-
-    #[cfg(not(unix))]
-    async fn next(&mut self) {
-        let _ = tokio::signal::ctrl_c().await;
     }
 }
 

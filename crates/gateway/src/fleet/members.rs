@@ -74,6 +74,11 @@ impl Members {
         node.standing(now, self.limits.silence)
     }
 
+    /// Whether a node has reported within the silence that is borne.
+    pub fn heard_lately(&self, now: Duration, node: &Node) -> bool {
+        node.heard.is_some_and(|heard| now.saturating_sub(heard) <= self.limits.silence)
+    }
+
     /// The nodes that get requests.
     pub fn up(&self, now: Duration) -> impl Iterator<Item = &Node> {
         self.nodes.values().filter(move |node| self.standing(now, node) == Standing::Up)
@@ -92,15 +97,15 @@ impl Members {
             node.api_key = api_key.map(Arc::from);
             self.nodes.insert(name.clone(), node);
         }
-        self.take(now, &name, report)
+        self.take(now, &name, true, report)
     }
 
     /// Takes the answer of a node that was asked.
     pub fn polled(&mut self, now: Duration, name: &str, report: NodeReport) -> Heard {
-        if self.nodes.contains_key(name) { self.take(now, name, report) } else { Heard::Unreachable }
+        if self.nodes.contains_key(name) { self.take(now, name, false, report) } else { Heard::Unreachable }
     }
 
-    fn take(&mut self, now: Duration, name: &str, report: NodeReport) -> Heard {
+    fn take(&mut self, now: Duration, name: &str, pushed: bool, report: NodeReport) -> Heard {
         let Some(node) = self.nodes.get_mut(name) else { return Heard::Unreachable };
         let heard = match &node.report {
             None => Heard::Joined,
@@ -110,7 +115,7 @@ impl Members {
             Some(_) => Heard::Rebooted,
         };
         if heard != Heard::Stale {
-            node.take(now, report);
+            node.take(now, pushed, report);
         }
         heard
     }

@@ -76,6 +76,8 @@ pub struct Node {
     pub(super) report: Option<NodeReport>,
     pub(super) heard: Option<Duration>,
     pub(super) down: bool,
+    /// Its last report came by itself.
+    pub(super) pushes: bool,
     boot: u64,
     epoch: u64,
     old_boots: VecDeque<String>,
@@ -93,6 +95,7 @@ impl Node {
             report: None,
             heard: None,
             down: false,
+            pushes: false,
             boot: 0,
             epoch: 0,
             old_boots: VecDeque::new(),
@@ -123,6 +126,16 @@ impl Node {
     /// The last report.
     pub fn report(&self) -> Option<&NodeReport> {
         self.report.as_ref()
+    }
+
+    /// When it last reported.
+    pub fn heard(&self) -> Option<Duration> {
+        self.heard
+    }
+
+    /// Whether it reports by itself.
+    pub fn pushes(&self) -> bool {
+        self.pushes
     }
 
     /// Grows with every restart of the node.
@@ -172,7 +185,7 @@ impl Node {
     }
 
     /// Takes a report in.
-    pub(super) fn take(&mut self, now: Duration, report: NodeReport) {
+    pub(super) fn take(&mut self, now: Duration, pushed: bool, report: NodeReport) {
         if let Some(last) = self.report.take().filter(|last| last.boot_id != report.boot_id) {
             self.old_boots.push_back(last.boot_id);
             if self.old_boots.len() > OLD_BOOTS {
@@ -190,6 +203,7 @@ impl Node {
         self.report = Some(report);
         self.heard = Some(now);
         self.down = false;
+        self.pushes = pushed;
     }
 
     pub(super) fn sent(&mut self, model: &str) -> Ticket {
