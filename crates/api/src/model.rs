@@ -11,7 +11,7 @@ pub struct ModelCard {
     pub created: u64,
     /// Most tokens of prompt and answer together, once that is known. Agents compute their compaction from it.
     pub context_cap: Option<usize>,
-    /// `ready`, `loading`, `draining`, `failed` or `absent`.
+    /// `ready`, `loading`, `staging`, `draining`, `failed` or `absent`.
     pub state: &'static str,
     /// How much of the load is done, 0 to 1.
     pub progress: f32,
@@ -26,7 +26,7 @@ pub struct ModelCard {
 }
 
 /// States from the best to the worst.
-const STATES: [&str; 5] = ["ready", "loading", "draining", "failed", "absent"];
+const STATES: [&str; 6] = ["ready", "loading", "staging", "draining", "failed", "absent"];
 
 impl ModelCard {
     /// A model that a request would have loaded.

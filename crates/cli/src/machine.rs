@@ -9,6 +9,12 @@ pub(crate) fn processor() -> Option<String> {
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
+/// The host's name; `lichen` if it isn't known.
+pub(crate) fn host_name() -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    if name.trim().is_empty() { "lichen".to_owned() } else { name.trim().to_owned() }
+}
+
 /// Hardware threads that this process may use.
 pub(crate) fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)

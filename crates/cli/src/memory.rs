@@ -125,6 +125,11 @@ impl Memory {
         (limit.bytes, limit.source.to_string())
     }
 
+    /// The least limit of the control groups that this process is in.
+    pub(crate) fn group_limit(&self) -> Option<u64> {
+        self.governor.report().sample.groups.iter().map(|group| group.limit).min()
+    }
+
     /// Bytes kept free of everything that can be refused.
     pub(crate) fn margin(&self) -> u64 {
         self.governor.ledger().snapshot().limit.margin

@@ -187,7 +187,7 @@ fn number(details: &Value, key: &str) -> u64 {
 }
 
 /// Enough for SmolLM2-135M and a context of about 1,300 tokens at the smallest precision.
-const SMALL_BUDGET: &str = "162M";
+const SMALL_BUDGET: &str = "155M";
 
 #[test]
 fn a_prompt_over_the_cap_and_one_over_the_memory_are_told_what_would_fit() {
@@ -386,7 +386,7 @@ fn a_server_is_ready_before_precisions_are_measured_and_uses_coarse_ones_only_af
 }
 
 /// Too little for the weights of SmolLM2-135M, which are 94 MiB.
-const LESS_THAN_WEIGHTS: &str = "120M";
+const LESS_THAN_WEIGHTS: &str = "112M";
 
 #[test]
 fn weights_larger_than_memory_are_streamed_and_the_answer_is_the_same() {

@@ -79,6 +79,34 @@ impl Hub {
         }
     }
 
+    /// The file of `reference` if it is here already. Nobody is asked for it. A name of the catalogue whose file lies
+    /// elsewhere than in the cache is not found, though [`Hub::pull`] would not fetch it either.
+    ///
+    /// # Errors
+    /// [`HubError`] for an unknown name, or if a folder of a cache can't be read.
+    pub fn find(&self, reference: &Reference) -> Result<Option<PathBuf>> {
+        let cached = |path: &Path| self.cache.get(path).map(|model| model.path);
+        Ok(match reference {
+            Reference::Path(path) => path.exists().then(|| path.clone()),
+            Reference::Name(name) => {
+                let entry = self.catalogue.get(name)?;
+                let model = self.cache.get(&self.cache.catalogue_path(entry));
+                model.filter(|model| model.sha256 == entry.sha256).map(|model| model.path)
+            }
+            Reference::HuggingFace { owner, repo, file, revision } => {
+                let revision = revision.as_deref().unwrap_or(MAIN);
+                let repository = (owner.as_str(), repo.as_str());
+                let known = self.in_hf_cache(repository, file.as_deref(), revision, &Expected::default())?;
+                let chosen = file
+                    .clone()
+                    .map_or_else(|| self.choose_cached(repository, revision), |file| Ok(Some(file)))?;
+                known.or_else(|| cached(&self.cache.hf_path(owner, repo, revision, &chosen?)))
+            }
+            Reference::Url(url) => cached(&self.cache.url_path(url)),
+            Reference::Pip { package, version, file } => cached(&self.cache.pip_path(package, version, file)),
+        })
+    }
+
     /// All files of Lichen's own cache, by reference.
     ///
     /// # Errors
@@ -143,13 +171,17 @@ impl Hub {
     /// File of a repository when none is named: one that is here already, so that a model once pulled
     /// works without a network, or else one from the listing.
     fn choose(&self, owner: &str, repo: &str, revision: &str) -> Result<String> {
+        match self.choose_cached((owner, repo), revision)? {
+            Some(name) => Ok(name),
+            None => hf::choose_remote(&self.http, &self.config, owner, repo, revision),
+        }
+    }
+
+    fn choose_cached(&self, (owner, repo): (&str, &str), revision: &str) -> Result<Option<String>> {
         let cached = self.cache.of_repository(owner, repo, revision)?;
         let names: Vec<String> = cached.iter().filter_map(Cache::file_in_repository).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        match hf::choose(&names) {
-            Some(name) => Ok(name.to_owned()),
-            None => hf::choose_remote(&self.http, &self.config, owner, repo, revision),
-        }
+        Ok(hf::choose(&names).map(str::to_owned))
     }
 
     fn in_hf_cache(

@@ -23,6 +23,8 @@ pub struct Entry {
     pub ttl: Option<Duration>,
     /// Leaves only when told to: no time to live, no eviction.
     pub pinned: bool,
+    /// Its class: it is evicted only for models of its own class or of a higher one.
+    pub priority: i32,
 }
 
 /// Bounds of a [`crate::Registry`].
@@ -71,6 +73,8 @@ pub enum State {
     Queued,
     /// Its load runs.
     Loading {
+        /// When it began.
+        since: Duration,
         /// The share done, 0 to 1.
         progress: f32,
     },
@@ -106,4 +110,6 @@ pub struct View<'a> {
     pub expires: Option<Duration>,
     /// Leaves only when told to.
     pub pinned: bool,
+    /// Its class.
+    pub priority: i32,
 }

@@ -31,7 +31,7 @@ pub enum RegistryError {
         need: u64,
         /// Bytes beside the models that stay.
         left: u64,
-        /// Models that stay: pinned ones, and replicas of the model itself.
+        /// Models that stay: pinned ones, those of a higher class, and replicas of the model itself.
         kept: Vec<String>,
     },
     /// Too little room for now: models are in use, or too freshly loaded to be evicted.

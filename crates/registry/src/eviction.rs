@@ -17,6 +17,8 @@ const FRONT_MAX: usize = 1024;
 #[derive(Debug, Clone)]
 pub(crate) struct Candidate {
     pub(crate) id: ReplicaId,
+    /// The model's name.
+    pub(crate) name: String,
     /// Memory its eviction frees.
     pub(crate) bytes: u64,
     /// How long its load took.
@@ -45,8 +47,28 @@ struct Set {
     members: Vec<ReplicaId>,
 }
 
-/// The cheapest set of candidates that frees `need` bytes; `None` if all of them together do not.
-pub(crate) fn choose(candidates: &[Candidate], need: u64) -> Option<Vec<ReplicaId>> {
+/// Candidates that free `need` bytes; `None` if all of them together do not. With an order of names the first of them,
+/// else the cheapest set.
+pub(crate) fn choose(candidates: &[Candidate], need: u64, order: &[String]) -> Option<Vec<ReplicaId>> {
+    if order.is_empty() { cheapest(candidates, need) } else { first(candidates, need, order) }
+}
+
+fn first(candidates: &[Candidate], need: u64, order: &[String]) -> Option<Vec<ReplicaId>> {
+    let (mut freed, mut chosen) = (0u64, Vec::new());
+    let named = order.iter().flat_map(|name| candidates.iter().filter(move |one| one.name == *name));
+    for candidate in named {
+        if freed >= need {
+            break;
+        }
+        if !chosen.contains(&candidate.id) {
+            freed = freed.saturating_add(candidate.bytes);
+            chosen.push(candidate.id);
+        }
+    }
+    (freed >= need).then_some(chosen)
+}
+
+fn cheapest(candidates: &[Candidate], need: u64) -> Option<Vec<ReplicaId>> {
     let mut front = vec![Set { price: 0.0, freed: 0, members: Vec::new() }];
     for candidate in candidates {
         let price = candidate.price();
@@ -87,6 +109,7 @@ mod tests {
     fn idle_for(id: u64, bytes: u64, idle: u64) -> Candidate {
         Candidate {
             id: ReplicaId(id),
+            name: id.to_string(),
             bytes,
             load_time: Duration::from_secs(10),
             idle: Duration::from_secs(idle),
@@ -101,7 +124,7 @@ mod tests {
     #[test]
     fn the_least_recently_used_of_equals_goes() {
         assert_eq!(
-            ids(choose(&[idle_for(1, 8, 5), idle_for(2, 8, 50), idle_for(3, 8, 20)], 8)),
+            ids(cheapest(&[idle_for(1, 8, 5), idle_for(2, 8, 50), idle_for(3, 8, 20)], 8)),
             Some(vec![2])
         );
     }
@@ -109,32 +132,44 @@ mod tests {
     #[test]
     fn a_model_that_loads_quickly_goes_before_one_that_loads_slowly() {
         let slow = Candidate { load_time: Duration::from_secs(100), ..idle_for(1, 8, 50) };
-        assert_eq!(ids(choose(&[slow, idle_for(2, 8, 20)], 8)), Some(vec![2]));
+        assert_eq!(ids(cheapest(&[slow, idle_for(2, 8, 20)], 8)), Some(vec![2]));
     }
 
     #[test]
     fn an_extra_replica_goes_before_a_last_one() {
         let extra = Candidate { extra: true, ..idle_for(1, 8, 20) };
-        assert_eq!(ids(choose(&[idle_for(2, 8, 40), extra], 8)), Some(vec![1]));
+        assert_eq!(ids(cheapest(&[idle_for(2, 8, 40), extra], 8)), Some(vec![1]));
     }
 
     #[test]
     fn one_large_model_goes_where_small_ones_do_not_free_enough() {
         assert_eq!(
-            ids(choose(&[idle_for(1, 4, 90), idle_for(2, 16, 10), idle_for(3, 4, 90)], 9)),
+            ids(cheapest(&[idle_for(1, 4, 90), idle_for(2, 16, 10), idle_for(3, 4, 90)], 9)),
             Some(vec![2])
         );
     }
 
     #[test]
     fn nothing_goes_if_all_together_do_not_free_enough() {
-        assert_eq!(choose(&[idle_for(1, 8, 5), idle_for(2, 8, 50)], 17), None);
+        assert_eq!(cheapest(&[idle_for(1, 8, 5), idle_for(2, 8, 50)], 17), None);
     }
 
     #[test]
     fn a_model_from_the_page_cache_is_priced_as_from_disk() {
         let large = Candidate { load_time: Duration::ZERO, ..idle_for(1, 80_000_000_000, 20) };
-        assert_eq!(ids(choose(&[large, idle_for(2, 8, 20)], 8)), Some(vec![2]));
+        assert_eq!(ids(cheapest(&[large, idle_for(2, 8, 20)], 8)), Some(vec![2]));
+    }
+
+    #[test]
+    fn in_a_given_order_the_first_go_that_are_enough() {
+        let candidates = [idle_for(1, 8, 5), idle_for(2, 8, 50), idle_for(3, 8, 20)];
+        let named = |names: &[&str], need| {
+            ids(choose(&candidates, need, &names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()))
+        };
+        assert_eq!(named(&["3", "1", "3"], 8), Some(vec![3]));
+        assert_eq!(named(&["3", "1", "3"], 16), Some(vec![3, 1]));
+        assert_eq!(named(&["3", "gone"], 16), None);
+        assert_eq!(named(&[], 8), Some(vec![2]));
     }
 
     fn candidates(most: usize) -> impl Strategy<Value = Vec<Candidate>> {
@@ -162,7 +197,7 @@ mod tests {
                 .map(|mask| (0..candidates.len()).filter(move |at| mask >> at & 1 == 1))
                 .filter(|set| set.clone().map(|at| candidates[at].bytes).sum::<u64>() >= need);
             let best = subsets.map(|set| price(set, &candidates)).min_by(f64::total_cmp);
-            let chosen = choose(&candidates, need)
+            let chosen = cheapest(&candidates, need)
                 .map(|set| price(set.into_iter().map(|id| id.0 as usize), &candidates));
             prop_assert_eq!(best.is_some(), chosen.is_some());
             if let (Some(best), Some(chosen)) = (best, chosen) {
@@ -173,7 +208,7 @@ mod tests {
         #[test]
         fn many_candidates_free_enough_whenever_they_can(candidates in candidates(40), need in 1u64..3000) {
             let total: u64 = candidates.iter().map(|candidate| candidate.bytes).sum();
-            let freed = choose(&candidates, need)
+            let freed = cheapest(&candidates, need)
                 .map(|set| set.iter().map(|id| candidates[id.0 as usize].bytes).sum::<u64>());
             prop_assert_eq!(freed.is_some(), total >= need);
             prop_assert!(freed.is_none_or(|freed| freed >= need));

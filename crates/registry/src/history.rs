@@ -1,11 +1,13 @@
 //! What loads came to and why replicas left.
 
 use crate::ReplicaId;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 /// Departures remembered one by one.
 const REMEMBERED: usize = 64;
+/// Names whose load times are remembered.
+const NAMES_MAX: usize = 1024;
 
 /// Why a loaded replica leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -84,6 +86,7 @@ pub struct History {
     unloaded: [u64; Cause::ALL.len()],
     loads: [u64; Outcome::ALL.len()],
     departures: VecDeque<Departure>,
+    load_times: BTreeMap<String, Duration>,
 }
 
 impl History {
@@ -97,6 +100,18 @@ impl History {
 
     pub(crate) fn ended(&mut self, outcome: Outcome) {
         self.loads[outcome as usize] += 1;
+    }
+
+    /// A load is done. Beyond the most names there may be, new ones aren't remembered.
+    pub(crate) fn took(&mut self, name: &str, time: Duration) {
+        if self.load_times.len() < NAMES_MAX || self.load_times.contains_key(name) {
+            self.load_times.insert(name.to_owned(), time);
+        }
+    }
+
+    /// How long the last load of a model took.
+    pub fn load_time(&self, name: &str) -> Option<Duration> {
+        self.load_times.get(name).copied()
     }
 
     /// Loaded replicas that had to go for this cause.

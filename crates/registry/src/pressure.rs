@@ -46,9 +46,10 @@ impl Registry {
         available: u64,
     ) -> (Option<ReplicaId>, Vec<Action>) {
         let loads = |replica: &&Replica| matches!(replica.phase, Phase::Loading { .. });
-        let Some(entry) = self.replicas.get(&id).filter(loads).map(|replica| replica.entry.clone()) else {
+        let Some(replica) = self.replicas.get(&id).filter(loads) else {
             return (None, self.failed(now, id, ""));
         };
+        let (entry, evict) = (replica.entry.clone(), replica.evict.clone());
         if need > self.limits.bytes {
             let limit = self.limits.bytes;
             let reason = RegistryError::NeverFits { name: entry.name, need, limit }.to_string();
@@ -58,7 +59,7 @@ impl Registry {
         self.replicas.remove(&id);
         // Where memory is so short that nothing is loaded, one model less may be what helps.
         let short = need.saturating_sub(available).max(1);
-        let Some(victims) = choose(&self.candidates(now, &entry.name), short) else {
+        let Some(victims) = choose(&self.candidates(now, &entry, &evict), short, &evict) else {
             self.history.ended(Outcome::Crowded);
             if self.catalogue.contains_key(&entry.name) {
                 self.failures.note_shortage(now, entry.name, id, Shortage { need, available });
@@ -69,7 +70,7 @@ impl Registry {
             self.drop_replica(now, victim, Cause::Room);
         }
         let again = self.next_id();
-        self.replicas.insert(again, Replica { after_drops: true, ..Replica::queued(entry) });
+        self.replicas.insert(again, Replica { after_drops: true, ..Replica::queued(entry, evict) });
         self.queue.push_front(again);
         (Some(again), self.settle(now))
     }

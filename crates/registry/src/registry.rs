@@ -1,6 +1,6 @@
 //! The state machine: what callers ask and report.
 
-use crate::failures::Failures;
+use crate::failures::{Failures, Shortage};
 use crate::replica::{Phase, Replica};
 use crate::waiters::{WaiterId, Waiters};
 use crate::{
@@ -75,7 +75,7 @@ impl Registry {
     /// [`RegistryError::NeverFits`], [`RegistryError::Crowded`] and [`RegistryError::NoRoomNow`] if there is
     /// no room; then nothing is evicted. [`RegistryError::ShuttingDown`] after [`Registry::shutdown`].
     pub fn load(&mut self, now: Duration, entry: Entry) -> Result<(ReplicaId, Vec<Action>), RegistryError> {
-        let id = self.admit(now, entry)?;
+        let id = self.admit(now, entry, Vec::new())?;
         Ok((id, self.settle(now)))
     }
 
@@ -104,7 +104,9 @@ impl Registry {
             let Some(replica) = self.replicas.get_mut(&id) else { return self.settle(now) };
             if fits {
                 self.failures.forget(&name);
-                replica.phase = Phase::Ready { since: now, load_time: now.saturating_sub(since) };
+                let load_time = now.saturating_sub(since);
+                replica.phase = Phase::Ready { since: now, load_time };
+                self.history.took(&name, load_time);
             } else {
                 let reason =
                     format!("it takes {bytes} bytes instead of {estimate}, and there is no room for more");
@@ -265,6 +267,28 @@ impl Registry {
         self.failures.forget(name)
     }
 
+    /// Notes that a model can't be loaded, for a cause from before its load. It counts as a failed load.
+    pub fn note_failure(&mut self, now: Duration, name: &str, reason: impl Into<String>) {
+        let id = self.next_id();
+        self.history.ended(Outcome::Failed);
+        self.failures.note(now, name.to_owned(), id, reason.into(), &self.limits);
+    }
+
+    /// Bytes that all replicas together may take.
+    pub fn limit(&self) -> u64 {
+        self.limits.bytes
+    }
+
+    /// Bytes of the limit that no model has or is promised.
+    pub fn free_bytes(&self) -> u64 {
+        self.limits.bytes.saturating_sub(self.promised())
+    }
+
+    /// Requests that wait for a model.
+    pub fn waiting(&self, name: &str) -> usize {
+        self.waiters.count(name)
+    }
+
     /// Does what has become due: times to live, minimum residencies and retries that somebody waits for.
     /// Every report does this too.
     pub fn tick(&mut self, now: Duration) -> Vec<Action> {
@@ -325,6 +349,7 @@ impl Registry {
             last_used: None,
             expires: None,
             pinned: false,
+            priority: 0,
         }))
     }
 
@@ -332,7 +357,7 @@ impl Registry {
         self.replicas.iter().filter(move |(_, one)| one.entry.name == name).map(|(&id, one)| (id, one))
     }
 
-    fn is_coming(&self, name: &str) -> bool {
+    pub(crate) fn is_coming(&self, name: &str) -> bool {
         self.replicas_of(name).any(|(_, replica)| replica.is_coming())
     }
 
@@ -357,8 +382,8 @@ impl Registry {
             Unavailable::Loading { name: owned, progress }
         } else if self.replicas_of(name).any(|(_, replica)| replica.phase == Phase::Draining) {
             Unavailable::Draining { name: owned }
-        } else if let Some(shortage) = self.failures.get(name).and_then(|failure| failure.shortage) {
-            self.no_room_now(now, owned, shortage.need, shortage.available).into()
+        } else if let Some((shortage, entry)) = self.shortage_of(name) {
+            self.no_room_now(now, entry, shortage.need, shortage.available).into()
         } else if let Some(failure) = self.failures.get(name) {
             let retry_in = self.catalogue.get(name).map(|_| failure.retry_at.saturating_sub(now));
             Unavailable::Failed { name: owned, reason: failure.reason.clone(), retry_in }
@@ -370,6 +395,11 @@ impl Registry {
         } else {
             self.not_found(name).into()
         }
+    }
+
+    /// A declared model for which the last load found no room.
+    pub(crate) fn shortage_of(&self, name: &str) -> Option<(Shortage, &Entry)> {
+        self.failures.get(name)?.shortage.zip(self.catalogue.get(name))
     }
 
     fn not_found(&self, name: &str) -> RegistryError {

@@ -19,11 +19,13 @@ pub(crate) struct Replica {
     pub(crate) last_used: Option<Duration>,
     /// It found no room and loads again once what had to go for it is gone.
     pub(crate) after_drops: bool,
+    /// The only models that may be evicted for it, the first ones first; empty for all.
+    pub(crate) evict: Vec<String>,
 }
 
 impl Replica {
-    pub(crate) fn queued(entry: Entry) -> Self {
-        Self { entry, phase: Phase::Queued, in_flight: 0, last_used: None, after_drops: false }
+    pub(crate) fn queued(entry: Entry, evict: Vec<String>) -> Self {
+        Self { entry, phase: Phase::Queued, in_flight: 0, last_used: None, after_drops: false, evict }
     }
 
     pub(crate) fn is_ready(&self) -> bool {
@@ -69,7 +71,7 @@ impl Replica {
     pub(crate) fn view(&self, id: ReplicaId, limits: &Limits) -> View<'_> {
         let state = match self.phase {
             Phase::Queued => State::Queued,
-            Phase::Loading { progress, .. } => State::Loading { progress },
+            Phase::Loading { since, progress } => State::Loading { since, progress },
             Phase::Ready { .. } => State::Ready,
             Phase::Draining => State::Draining,
             Phase::Unloading => State::Unloading,
@@ -83,6 +85,7 @@ impl Replica {
             last_used: self.last_used,
             expires: self.expires(limits),
             pinned: self.entry.pinned,
+            priority: self.entry.priority,
         }
     }
 }

@@ -22,22 +22,72 @@ impl Registry {
     }
 
     /// Promises room to one more replica, evicts for it what must go, and puts its load in line.
-    pub(crate) fn admit(&mut self, now: Duration, entry: Entry) -> Result<ReplicaId, RegistryError> {
+    pub(crate) fn admit(
+        &mut self,
+        now: Duration,
+        entry: Entry,
+        evict: Vec<String>,
+    ) -> Result<ReplicaId, RegistryError> {
         if self.closing {
             return Err(RegistryError::ShuttingDown);
         }
-        for victim in self.victims(now, &entry)? {
+        for victim in self.victims(now, &entry, &evict)? {
             self.drop_replica(now, victim, Cause::Room);
         }
         let id = self.next_id();
         self.queue.push_back(id);
-        self.replicas.insert(id, Replica::queued(entry));
+        self.replicas.insert(id, Replica::queued(entry, evict));
         Ok(id)
     }
 
     pub(crate) fn next_id(&mut self) -> ReplicaId {
         self.next += 1;
         ReplicaId(self.next - 1)
+    }
+
+    /// Brings a model in that somebody asks to have, without a reference: it is left as it is if it is ready or on its
+    /// way, and else its load starts, and it is declared. However often it is asked for, one load starts, also while
+    /// an earlier replica is on its way out. Models named in `evict` go for it, the first ones first; without any, the
+    /// cheapest. A model that failed is tried again only after a pause.
+    ///
+    /// # Errors
+    /// Why it isn't ready, which is [`Unavailable::Loading`] once its load has started.
+    pub fn bring(
+        &mut self,
+        now: Duration,
+        entry: Entry,
+        evict: Vec<String>,
+    ) -> (Result<(), Unavailable>, Vec<Action>) {
+        if let Some(standing) = self.standing(now, &entry.name) {
+            return (standing, Vec::new());
+        }
+        if let Err(refused) = self.admit(now, entry.clone(), evict) {
+            return (Err(refused.into()), Vec::new());
+        }
+        let name = entry.name.clone();
+        self.catalogue.insert(name.clone(), entry);
+        let actions = self.settle(now);
+        (Err(self.why_unavailable(now, &name)), actions)
+    }
+
+    /// What [`Registry::bring`] says of a model for which it starts no load: ready, on its way, or failed too lately.
+    pub fn standing(&self, now: Duration, name: &str) -> Option<Result<(), Unavailable>> {
+        if self.replicas_of(name).any(|(_, replica)| replica.is_ready()) {
+            return Some(Ok(()));
+        }
+        if self.closing || self.is_coming(name) {
+            return Some(Err(self.why_unavailable(now, name)));
+        }
+        let failure = self.failures.get(name).filter(|failure| failure.retry_at > now)?;
+        let why = match self.shortage_of(name) {
+            Some((shortage, entry)) => self.no_room_now(now, entry, shortage.need, shortage.available).into(),
+            None => Unavailable::Failed {
+                name: name.to_owned(),
+                reason: failure.reason.clone(),
+                retry_in: Some(failure.retry_at - now),
+            },
+        };
+        Some(Err(why))
     }
 
     /// Starts a load of a declared model that has no ready replica, because a request asks for it.
@@ -52,13 +102,18 @@ impl Registry {
             _ => false,
         };
         match self.catalogue.get(name).cloned().filter(|_| due) {
-            Some(entry) => self.admit(now, entry).map(|_| ()).map_err(Unavailable::from),
+            Some(entry) => self.admit(now, entry, Vec::new()).map(|_| ()).map_err(Unavailable::from),
             None => Err(why_not),
         }
     }
 
     /// What must be evicted before this replica fits.
-    fn victims(&self, now: Duration, entry: &Entry) -> Result<Vec<ReplicaId>, RegistryError> {
+    fn victims(
+        &self,
+        now: Duration,
+        entry: &Entry,
+        evict: &[String],
+    ) -> Result<Vec<ReplicaId>, RegistryError> {
         let (need, limit) = (entry.bytes, self.limits.bytes);
         if need > limit {
             return Err(RegistryError::NeverFits { name: entry.name.clone(), need, limit });
@@ -67,23 +122,28 @@ impl Registry {
         if need <= room {
             return Ok(Vec::new());
         }
-        let candidates = self.candidates(now, &entry.name);
-        choose(&candidates, need - room).ok_or_else(|| {
+        let candidates = self.candidates(now, entry, evict);
+        choose(&candidates, need - room, evict).ok_or_else(|| {
             let evictable = candidates.iter().fold(0u64, |sum, one| sum.saturating_add(one.bytes));
             self.shortage(now, entry, room.saturating_add(evictable))
         })
     }
 
-    /// Replicas that may be evicted for a model of this name. Its own replicas are none of them: a further
-    /// replica is asked for beside them.
-    pub(crate) fn candidates(&self, now: Duration, newcomer: &str) -> Vec<Candidate> {
+    /// Replicas that may be evicted for a model: of those named if any are, none of a higher class. Its own replicas
+    /// are none of them: a further replica is asked for beside them.
+    pub(crate) fn candidates(&self, now: Duration, newcomer: &Entry, named: &[String]) -> Vec<Candidate> {
+        let may_go = |entry: &Entry| {
+            let meant = named.is_empty() || named.contains(&entry.name);
+            meant && entry.name != newcomer.name && entry.priority <= newcomer.priority
+        };
         let mut candidates = Vec::new();
         for (&id, replica) in &self.replicas {
             let Phase::Ready { load_time, .. } = replica.phase else { continue };
-            if replica.entry.name != newcomer && self.evictable(now, replica) {
+            if may_go(&replica.entry) && self.evictable(now, replica) {
                 let idle = now.saturating_sub(replica.idle_since().unwrap_or(now));
                 let extra = self.would_be_missed_less(now, id, replica);
-                candidates.push(Candidate { id, bytes: replica.entry.bytes, load_time, idle, extra });
+                let (name, bytes) = (replica.entry.name.clone(), replica.entry.bytes);
+                candidates.push(Candidate { id, name, bytes, load_time, idle, extra });
             }
         }
         candidates
@@ -113,34 +173,31 @@ impl Registry {
     /// Why there is no room, by model.
     fn shortage(&self, now: Duration, entry: &Entry, available: u64) -> RegistryError {
         let (name, need) = (entry.name.clone(), entry.bytes);
-        let stays = |replica: &Replica| {
-            !replica.is_leaving() && (replica.entry.pinned || replica.entry.name == entry.name)
-        };
+        let stays = |replica: &Replica| stays_for(replica, entry);
         let left = self.limits.bytes.saturating_sub(self.bytes_where(stays));
         if need > left {
             return RegistryError::Crowded { name, need, left, kept: self.names_where(stays) };
         }
-        self.no_room_now(now, name, need, available)
+        self.no_room_now(now, entry, need, available)
     }
 
     /// Too little room, and who might make some later.
     pub(crate) fn no_room_now(
         &self,
         now: Duration,
-        name: String,
+        entry: &Entry,
         need: u64,
         available: u64,
     ) -> RegistryError {
-        let stays =
-            |replica: &Replica| !replica.is_leaving() && (replica.entry.pinned || replica.entry.name == name);
         let goes = |replica: &Replica| {
-            replica.phase != Phase::Unloading && !stays(replica) && !self.evictable(now, replica)
+            let stays = replica.phase == Phase::Unloading || stays_for(replica, entry);
+            !stays && !self.evictable(now, replica)
         };
         let idle =
             |replica: &Replica| replica.idle_since().is_some() && !self.waiters.any(&replica.entry.name);
         let busy = self.names_where(|replica| goes(replica) && !idle(replica));
         let recent = self.names_where(|replica| goes(replica) && idle(replica));
-        RegistryError::NoRoomNow { name, need, available, busy, recent }
+        RegistryError::NoRoomNow { name: entry.name.clone(), need, available, busy, recent }
     }
 
     fn names_where(&self, holds: impl Fn(&Replica) -> bool) -> Vec<String> {
@@ -216,4 +273,10 @@ impl Registry {
             }
         }
     }
+}
+
+/// Whether a replica doesn't give way to a model, whatever becomes of its requests.
+fn stays_for(replica: &Replica, newcomer: &Entry) -> bool {
+    let Entry { name, pinned, priority, .. } = &replica.entry;
+    !replica.is_leaving() && (*pinned || *name == newcomer.name || *priority > newcomer.priority)
 }

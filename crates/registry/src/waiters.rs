@@ -49,6 +49,10 @@ impl Waiters {
         self.lines.iter().find(|line| line.waiters.contains(&id)).map(|line| line.name.as_str())
     }
 
+    pub(crate) fn count(&self, name: &str) -> usize {
+        self.lines.iter().find(|line| line.name == name).map_or(0, |line| line.waiters.len())
+    }
+
     pub(crate) fn any(&self, name: &str) -> bool {
         self.lines.iter().any(|line| line.name == name)
     }

@@ -45,6 +45,7 @@ struct Tally {
     broken: usize,
     relieved: usize,
     crowded: usize,
+    brought: usize,
 }
 
 /// A replica whose load was asked for and whose end isn't reported.
@@ -93,6 +94,7 @@ impl World {
                 bytes: 6 + random.below(6),
                 ttl: random.chance(40).then(|| Duration::from_secs(random.below(60))),
                 pinned: random.chance(5),
+                priority: i32::from(random.chance(20)),
             })
             .collect();
         for model in &models {
@@ -332,6 +334,29 @@ impl World {
         }
     }
 
+    /// Somebody asks to have a model, perhaps in the place of certain others.
+    fn bring(&mut self) {
+        let model = self.model();
+        let evict: Vec<String> = (0..self.random.below(3)).map(|_| self.model().name).collect();
+        let standing = |world: &Self| {
+            let ours: Vec<State> =
+                world.registry.list().filter(|view| view.name == model.name).map(|view| view.state).collect();
+            let coming = |state: &&State| matches!(state, State::Queued | State::Loading { .. });
+            (ours.contains(&State::Ready), ours.iter().filter(coming).count())
+        };
+        let (ready, coming) = standing(self);
+        let (answer, actions) = self.registry.bring(self.now, model.clone(), evict);
+        assert_eq!(answer.is_ok(), ready);
+        match answer {
+            Err(Unavailable::Loading { .. }) => {
+                assert_eq!(standing(self), (false, coming.max(1)));
+                self.tally.brought += usize::from(coming == 0);
+            }
+            _ => assert_eq!(standing(self), (ready, coming)),
+        }
+        self.accept(actions);
+    }
+
     fn unload(&mut self) {
         let name = self.model().name;
         let of_name = self.residents.iter().filter(|(_, resident)| resident.model.name == name);
@@ -382,7 +407,8 @@ impl World {
             }
             62..74 => self.drop_one(),
             74..84 => self.poll_all(),
-            84..88 => self.load(),
+            84..86 => self.load(),
+            86..88 => self.bring(),
             88..89 => self.unload(),
             89..90 => self.unload_one(),
             90..92 => self.lose_patience(),
@@ -485,11 +511,12 @@ fn the_rules_hold_under_random_use() {
         total.broken += tally.broken;
         total.relieved += tally.relieved;
         total.crowded += tally.crowded;
+        total.brought += tally.brought;
     }
     let Tally { acquired, served_waiters, evicted, expired, outgrown, refused, .. } = total;
-    let Tally { cancelled, broken, relieved, crowded, .. } = total;
+    let Tally { cancelled, broken, relieved, crowded, brought, .. } = total;
     let least = [acquired, served_waiters, evicted, expired, outgrown, refused];
-    let least = [&least[..], &[cancelled, broken, relieved, crowded]].concat();
+    let least = [&least[..], &[cancelled, broken, relieved, crowded, brought]].concat();
     assert!(least.iter().all(|&count| count >= 100), "something hardly happens: {total:?}");
 }
 

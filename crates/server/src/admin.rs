@@ -73,7 +73,7 @@ pub(crate) async fn unload(
     }
     let name = name.ok_or_else(|| Error::invalid("model", "is missing"))?;
     exchange.note("model", name);
-    node.host().unload(name)?;
+    node.host().unload(name, false)?;
     Ok((StatusCode::ACCEPTED, Json(json!({"model": name, "state": "draining"}))))
 }
 

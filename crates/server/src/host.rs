@@ -2,9 +2,11 @@
 
 mod cards;
 mod refusal;
+mod staging;
+mod standing;
 mod work;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -16,10 +18,12 @@ use tokio::sync::Notify;
 
 pub(crate) use cards::Comings;
 use refusal::refused;
+pub(crate) use staging::Missing;
+use staging::Staging;
 use work::Work;
 
 use crate::order::{LoadOrder, Loader};
-use crate::{Model, Settings};
+use crate::{Changes, Model, Settings};
 
 /// Longest time between two looks at times to live.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
@@ -32,6 +36,8 @@ struct Inner {
     state: Mutex<Models>,
     /// Something has changed that waiting requests may want to know.
     changed: Notify,
+    /// The same for who reports it.
+    reported: Changes,
     /// There may be something to do at another time than was thought.
     rescheduled: Notify,
     loader: Option<Arc<dyn Loader>>,
@@ -46,6 +52,8 @@ struct Models {
     orders: HashMap<ReplicaId, LoadOrder>,
     /// How declared models are loaded.
     declared: HashMap<String, LoadOrder>,
+    /// Models whose files are being fetched, by name.
+    staging: BTreeMap<String, Staging>,
     /// Loads that run; true once the model isn't wanted any more, and is dropped when its load ends.
     loading: HashMap<ReplicaId, bool>,
 }
@@ -60,7 +68,8 @@ impl Host {
         let mut loaded = HashMap::new();
         for model in models {
             let (name, bytes) = (model.id().to_owned(), model.bytes());
-            let entry = Entry { name, bytes, ttl: model.ttl(), pinned: model.pinned() };
+            let (ttl, pinned, priority) = (model.ttl(), model.pinned(), model.priority());
+            let entry = Entry { name, bytes, ttl, pinned, priority };
             let (id, _) = registry.load(Duration::ZERO, entry).map_err(refused)?;
             // There is nothing to perform: it is loaded, and nothing had to go for it.
             registry.loaded(Duration::ZERO, id, bytes);
@@ -71,11 +80,13 @@ impl Host {
             loaded,
             orders: HashMap::new(),
             declared: HashMap::new(),
+            staging: BTreeMap::new(),
             loading: HashMap::new(),
         };
         Ok(Self(Arc::new(Inner {
             state: Mutex::new(state),
             changed: Notify::new(),
+            reported: Changes::default(),
             rescheduled: Notify::new(),
             loader: settings.loader.clone(),
             begun: Instant::now(),
@@ -90,6 +101,17 @@ impl Host {
     fn lock(&self) -> MutexGuard<'_, Models> {
         // The state is changed by calls that don't panic half-way.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells whoever waits that something has changed.
+    fn notify(&self) {
+        self.0.changed.notify_waiters();
+        self.0.reported.note();
+    }
+
+    /// Changes of models' states.
+    pub(crate) fn changes(&self) -> &Changes {
+        &self.0.reported
     }
 
     /// Unloads what has been idle for its time to live, for as long as the server runs.
@@ -115,6 +137,7 @@ impl Host {
     /// name.
     pub(crate) async fn lend(&self, name: Option<&str>) -> Result<Lease, Error> {
         let name = self.name(name)?;
+        self.staged(&name).await?;
         let first = self.change(|models, now| {
             let (taken, actions) = models.registry.ensure(now, &name);
             (taken.map(|id| (id, models.loaded.get(&id).cloned())), actions)
@@ -203,21 +226,65 @@ impl Host {
         })
     }
 
-    /// Starts to unload all replicas of a name, for good; requests that run end first.
+    /// Starts to unload all replicas of a name; requests that run end first. Unless it is `kept` in mind, requests can't
+    /// bring it back. Returns how many requests run.
     ///
     /// # Errors
     /// [`Error::ModelNotFound`].
-    pub(crate) fn unload(&self, name: &str) -> Result<(), Error> {
-        let result = self.change(|models, now| match models.registry.unload(now, name) {
-            Ok(actions) => {
-                models.registry.undeclare(name);
-                models.declared.remove(name);
-                (Ok(()), actions)
+    pub(crate) fn unload(&self, name: &str, kept: bool) -> Result<usize, Error> {
+        let result = self.change(|models, now| {
+            let fetched = models.staging.remove(name).is_some();
+            let of_name = models.registry.list().filter(|view| view.name == name);
+            let in_flight = of_name.map(|view| view.in_flight).sum();
+            match models.registry.unload(now, name) {
+                Ok(actions) => {
+                    if !kept {
+                        models.registry.undeclare(name);
+                        models.declared.remove(name);
+                    }
+                    (Ok(in_flight), actions)
+                }
+                Err(_) if fetched => (Ok(0), Vec::new()),
+                Err(error) => (Err(error), Vec::new()),
             }
-            Err(error) => (Err(error), Vec::new()),
         });
-        self.0.changed.notify_waiters();
+        self.notify();
         result.map_err(|error| self.refusal(error.into()))
+    }
+
+    /// Unloads everything for good, and waits within bounds until it is gone. What still answers then, or loads, is left
+    /// as it is.
+    pub(crate) async fn retire(&self, within: Duration) {
+        self.change(|models, now| {
+            models.staging.clear();
+            ((), models.registry.shutdown(now))
+        });
+        let deadline = tokio::time::Instant::now() + within;
+        loop {
+            let changed = self.0.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if self.lock().registry.list().next().is_none() {
+                return;
+            }
+            if tokio::time::timeout_at(deadline, changed).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// A model that is declared failed to load, for a cause from before its load.
+    pub(crate) fn note_failure(&self, name: &str, reason: &str) {
+        self.change(|models, now| {
+            models.registry.note_failure(now, name, reason);
+            ((), Vec::new())
+        });
+        self.notify();
+    }
+
+    /// How a model is loaded that is known by this name.
+    pub(crate) fn order(&self, name: &str) -> Option<LoadOrder> {
+        self.lock().declared.get(name).cloned()
     }
 
     /// Starts to unload one replica; requests that run on it end first. The model stays known. Returns its name.
@@ -270,7 +337,7 @@ impl Models {
     fn names(&self) -> Vec<String> {
         let mut names: Vec<String> = Vec::new();
         let views = self.registry.list().map(|view| view.name.to_owned());
-        for name in views.chain(self.declared.keys().cloned()) {
+        for name in views.chain(self.declared.keys().cloned()).chain(self.staging.keys().cloned()) {
             if !names.contains(&name) {
                 names.push(name);
             }
@@ -280,7 +347,8 @@ impl Models {
 }
 
 fn entry(order: &LoadOrder, bytes: u64) -> Entry {
-    Entry { name: order.name.clone(), bytes, ttl: order.ttl, pinned: order.pinned }
+    let LoadOrder { name, ttl, pinned, priority, .. } = order.clone();
+    Entry { name, bytes, ttl, pinned, priority }
 }
 
 /// The idle models of a node, for whoever has to free memory. It keeps no node alive.

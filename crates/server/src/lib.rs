@@ -5,10 +5,12 @@
 
 mod admin;
 mod answers;
+mod changes;
 mod edge;
 mod embedding;
 mod exchange;
 mod extract;
+mod fleet;
 mod generation;
 mod host;
 mod keys;
@@ -32,10 +34,12 @@ mod stream;
 mod system_messages;
 mod text;
 
+pub use changes::Changes;
 pub use exchange::AccessLog;
 pub use host::IdleModels;
 pub use keys::ApiKeys;
 pub use language::{Conversation, Language};
+pub use lichen_contract::{Device, Discovery, Heartbeat, NodeReport};
 pub use lichen_registry::Limits;
 pub use model::{ChangeLimits, Kept, Model, Restored, Sessions};
 pub use node::{Info, MemoryView, Node, Settings};

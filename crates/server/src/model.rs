@@ -27,6 +27,7 @@ pub struct Model {
     bytes: u64,
     ttl: Option<Duration>,
     pinned: bool,
+    priority: i32,
     change: Option<ChangeLimits>,
     sessions: Option<Arc<dyn Sessions>>,
 }
@@ -103,6 +104,7 @@ impl Model {
             bytes: 0,
             ttl: None,
             pinned: false,
+            priority: 0,
             change: None,
             sessions: None,
         }
@@ -154,6 +156,13 @@ impl Model {
         self
     }
 
+    /// Sets its class: it gives way to models of its own class and of higher ones.
+    #[must_use]
+    pub fn with_priority(mut self, priority: i32) -> Self {
+        self.priority = priority;
+        self
+    }
+
     /// Sets how limits are changed while it runs.
     #[must_use]
     pub fn with_change(mut self, change: ChangeLimits) -> Self {
@@ -172,6 +181,10 @@ impl Model {
 
     pub(crate) fn pinned(&self) -> bool {
         self.pinned
+    }
+
+    pub(crate) fn priority(&self) -> i32 {
+        self.priority
     }
 
     /// Changes some of its limits; the others stay.

@@ -1,12 +1,14 @@
 //! What a server serves: the models of one node and its settings.
 
 use std::fmt;
-use std::sync::Arc;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::http::HeaderValue;
 use lichen_api::{Error, ModelCard};
+use lichen_contract::{Discovery, Memory, NodeReport};
 use lichen_generate::Stats;
 use lichen_registry::Limits;
 use serde_json::Value;
@@ -17,10 +19,12 @@ use crate::metrics::Traffic;
 use crate::order::{LoadOrder, Loader};
 use crate::responses::Conversations;
 use crate::session_names::SessionNames;
-use crate::{ApiKeys, Model};
+use crate::{ApiKeys, Changes, Model};
 
 /// Seconds a client should wait for another server once this one is on its way down.
 const DRAIN_RETRY_AFTER: u64 = 5;
+/// How long the end of the server waits for models to be unloaded.
+const RETIRING: Duration = Duration::from_secs(10);
 
 /// What `GET /` tells about the program and the machine.
 #[derive(Debug, Clone, Default)]
@@ -37,6 +41,8 @@ pub struct Info {
     pub accelerator: String,
     /// Names of the devices in use.
     pub devices: Vec<String>,
+    /// What gateways are told of the machine. A name of this start and what is free are added to it.
+    pub machine: Discovery,
 }
 
 /// How the server behaves.
@@ -62,6 +68,8 @@ pub struct Settings {
     pub load_wait: Duration,
     /// Tells of the memory of the process; without it nothing is known.
     pub memory: Option<Arc<dyn MemoryView>>,
+    /// Where gateways reach the node, `http://HOST:PORT`; without it where they have reached it.
+    pub address: Option<String>,
 }
 
 /// What a node tells about the memory of its process.
@@ -87,6 +95,7 @@ impl fmt::Debug for Settings {
             .field("loader", &self.loader.is_some())
             .field("load_wait", &self.load_wait)
             .field("memory", &self.memory.is_some())
+            .field("address", &self.address)
             .finish()
     }
 }
@@ -104,6 +113,7 @@ impl Default for Settings {
             loader: None,
             load_wait: Duration::from_secs(120),
             memory: None,
+            address: None,
         }
     }
 }
@@ -122,6 +132,8 @@ struct Inner {
     traffic: Arc<Traffic>,
     started: Instant,
     draining: AtomicBool,
+    /// Of the last report.
+    sequence: Mutex<u64>,
 }
 
 impl Node {
@@ -129,7 +141,10 @@ impl Node {
     ///
     /// # Errors
     /// The models take more memory than the limit.
-    pub fn new(info: Info, settings: Settings, models: Vec<Model>) -> Result<Self, Error> {
+    pub fn new(mut info: Info, settings: Settings, models: Vec<Model>) -> Result<Self, Error> {
+        if info.machine.boot_id.is_empty() {
+            info.machine.boot_id = boot_id();
+        }
         let host = Host::new(&settings, models)?;
         Ok(Self(Arc::new(Inner {
             info,
@@ -140,12 +155,67 @@ impl Node {
             traffic: Arc::default(),
             started: Instant::now(),
             draining: AtomicBool::new(false),
+            sequence: Mutex::new(0),
         })))
     }
 
     /// Declares a model that is loaded when a request first asks for it; `bytes` is what it will take.
     pub fn declare(&self, order: LoadOrder, bytes: u64) {
         self.host().declare(order, bytes);
+    }
+
+    /// Notes that a declared model could not be loaded. Requests for it are told so, and have it tried again later.
+    pub fn note_failure(&self, name: &str, reason: &str) {
+        self.host().note_failure(name, reason);
+    }
+
+    /// The node at this moment, for a gateway. Each report is newer than the one before.
+    pub fn report(&self, address: Option<String>) -> NodeReport {
+        // Held until the report is made, so that a higher number never has older news.
+        let mut sequence = self.0.sequence.lock().unwrap_or_else(PoisonError::into_inner);
+        *sequence += 1;
+        let Discovery { node_id, boot_id, devices, .. } = self.discovery();
+        NodeReport {
+            node_id,
+            boot_id,
+            sequence: *sequence,
+            address,
+            draining: self.is_draining(),
+            memory: self.memory(),
+            devices,
+            models: self.host().statuses(),
+        }
+    }
+
+    /// What the node is made of.
+    pub fn discovery(&self) -> Discovery {
+        let mut machine = self.info().machine.clone();
+        let Memory { budget_bytes, free_bytes } = self.memory();
+        machine.budget_bytes = budget_bytes;
+        machine.devices.iter_mut().for_each(|device| device.free_bytes = device.memory_bytes.min(free_bytes));
+        machine
+    }
+
+    /// Memory for models. Where it is not bounded, that of the machine stands for it.
+    fn memory(&self) -> Memory {
+        let Memory { budget_bytes, free_bytes } = self.host().memory();
+        let machine = self.info().machine.ram_bytes;
+        let unbounded = budget_bytes == u64::MAX && machine > 0;
+        let taken = budget_bytes - free_bytes;
+        match unbounded {
+            true => Memory { budget_bytes: machine, free_bytes: machine.saturating_sub(taken) },
+            false => Memory { budget_bytes, free_bytes },
+        }
+    }
+
+    /// Counts changes that gateways want to know of at once.
+    pub fn changes(&self) -> &Changes {
+        self.host().changes()
+    }
+
+    /// Unloads all models, once no more requests come. Waits a while for what still runs.
+    pub async fn retire(&self) {
+        self.host().retire(RETIRING).await;
     }
 
     /// The models that may go when memory is short.
@@ -191,6 +261,7 @@ impl Node {
     /// Refuses new generations from now on; running ones go on.
     pub(crate) fn start_draining(&self) {
         self.0.draining.store(true, Ordering::Release);
+        self.changes().note();
     }
 
     /// What each model is like and does.
@@ -229,6 +300,13 @@ impl Node {
         let all = self.host().all().into_iter();
         all.map(|(id, model)| (model.id().to_owned(), id.to_string(), model.generate().stats())).collect()
     }
+}
+
+/// A name for this start that no other one has: the time, and a random number from the system.
+fn boot_id() -> String {
+    let random = RandomState::new().build_hasher().finish();
+    let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_micros());
+    format!("{time:x}-{random:016x}")
 }
 
 /// Unix time in seconds; 0 if the clock stands before 1970.

@@ -49,7 +49,7 @@ const LIMITS: [(&str, &str); 4] = [
     ("reasoning_budget", "integer"),
 ];
 
-pub(crate) const ROUTES: [Route; 25] = [
+pub(crate) const ROUTES: [Route; 30] = [
     get("/", "What this node is"),
     get("/health", "Whether it lives and which models are ready"),
     get("/metrics", "Metrics in Prometheus' text format"),
@@ -151,6 +151,32 @@ pub(crate) const ROUTES: [Route; 25] = [
         &["messages"],
         &[("messages", "array"), ("tools", "array"), ("add_generation_prompt", "boolean")],
     ),
+    get("/models", "The node with its models, as gateways read it"),
+    post(
+        "/models/load",
+        "Have a model, unless it is here or on its way; answers before the load is done",
+        &["model_id"],
+        &[
+            ("model_id", "string"),
+            ("name", "string"),
+            ("quant", "string"),
+            ("tensor_parallel", "integer"),
+            ("devices", "array"),
+            ("ctx_cap", "integer"),
+            ("ttl_s", "integer"),
+            ("pin", "boolean"),
+            ("priority", "integer"),
+            ("evict", "array"),
+        ],
+    ),
+    post(
+        "/models/unload",
+        "Give a model up once its requests have ended; it stays known",
+        &["model_id"],
+        &[("model_id", "string")],
+    ),
+    get("/models/{id}/endpoint", "Where the inference of a model that is ready goes"),
+    get("/discovery", "What the node is made of: cores, memory, devices, backend, build"),
     get("/admin/memory", "Limits, the ledger, how short memory is and what was done about it"),
     get("/admin/sessions", "The sessions that have state"),
     Route {
@@ -227,7 +253,7 @@ fn operation(route: &Route) -> Value {
         "summary": route.summary,
         "responses": {"200": {"description": "The answer"}, "default": error},
     });
-    if route.path.ends_with("{id}") {
+    if route.path.contains("{id}") {
         let schema = json!({"type": "string"});
         operation["parameters"] = json!([{"name": "id", "in": "path", "required": true, "schema": schema}]);
     }

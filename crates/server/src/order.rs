@@ -23,6 +23,8 @@ pub struct LoadOrder {
     pub ttl: Option<Duration>,
     /// Leaves only when told to.
     pub pinned: bool,
+    /// Its class: it displaces models of its own class and of lower ones.
+    pub priority: i32,
 }
 
 /// Why a load came to nothing.
@@ -103,6 +105,7 @@ impl LoadOrder {
             options: ModelOptions::read(fields)?,
             ttl: fields.count("ttl", 1)?.map(|seconds| Duration::from_secs(seconds as u64)),
             pinned: fields.flag("pin")?.or(fields.flag("pinned")?).unwrap_or(false),
+            priority: 0,
         })
     }
 }
@@ -111,6 +114,19 @@ impl LoadOrder {
 pub trait Loader: Send + Sync {
     /// The name of a model that was given none.
     fn name(&self, reference: &str) -> String;
+
+    /// Whether the file of a model has to be fetched from elsewhere before it can be read. Blocks, but not for long.
+    fn is_away(&self, _order: &LoadOrder) -> bool {
+        false
+    }
+
+    /// Fetches the file of a model. Blocks.
+    ///
+    /// # Errors
+    /// It can't be had; for the user to read.
+    fn fetch(&self, _order: &LoadOrder, _progress: Progress) -> Result<(), String> {
+        Ok(())
+    }
 
     /// Bytes that a model will take, as far as that can be told without fetching it. Blocks.
     ///

@@ -6,6 +6,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, patch, post, put};
 use axum::{Json, Router, middleware};
 use lichen_api::{Error, ModelCard};
+use lichen_contract::routes as contract;
 use serde_json::{Value, json};
 
 use crate::edge::edge;
@@ -17,7 +18,7 @@ use crate::openapi::openapi;
 use crate::reply::Refusal;
 use crate::responses::responses;
 use crate::text::{apply_template, detokenize, tokenize};
-use crate::{Node, admin, sessions};
+use crate::{Node, admin, fleet, sessions};
 
 /// The routes of a node.
 pub fn router(node: Node) -> Router {
@@ -34,6 +35,11 @@ pub fn router(node: Node) -> Router {
         .route("/v1/messages/count_tokens", post(count_tokens))
         .route("/metrics", get(metrics))
         .route("/openapi.json", get(openapi))
+        .route(contract::MODELS, get(fleet::models))
+        .route(contract::LOAD, post(fleet::load))
+        .route(contract::UNLOAD, post(fleet::unload))
+        .route(contract::ENDPOINT, get(fleet::endpoint))
+        .route(contract::DISCOVERY, get(fleet::discovery))
         .route("/admin/memory", get(admin::memory))
         .route("/admin/sessions", get(sessions::list))
         .route(

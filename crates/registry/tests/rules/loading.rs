@@ -10,7 +10,7 @@ fn a_load_shows_its_progress_and_ends_ready() {
     registry.progress(id, 0.5);
     registry.progress(id, 0.25);
     registry.progress(id, f32::NAN);
-    assert_eq!(state(&registry, id), Some(State::Loading { progress: 0.5 }));
+    assert_eq!(state(&registry, id), Some(State::Loading { since: at(0), progress: 0.5 }));
     let why = registry.acquire(at(1), "a").unwrap_err();
     assert_eq!(why, Unavailable::Loading { name: "a".into(), progress: 0.5 });
     assert_eq!(registry.loaded(at(2), id, 9), []);

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+mod bringing;
 mod leaving;
 mod loading;
 mod pressure;
@@ -18,7 +19,7 @@ fn at(seconds: u64) -> Duration {
 }
 
 fn entry(name: &str, bytes: u64) -> Entry {
-    Entry { name: name.to_owned(), bytes, ttl: None, pinned: false }
+    Entry { name: name.to_owned(), bytes, ttl: None, pinned: false, priority: 0 }
 }
 
 fn pinned(name: &str, bytes: u64) -> Entry {

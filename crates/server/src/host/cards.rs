@@ -26,7 +26,7 @@ fn state(state: &State) -> (&'static str, f32) {
     match state {
         State::Ready => ("ready", 1.0),
         State::Queued => ("loading", 0.0),
-        State::Loading { progress } => ("loading", *progress),
+        State::Loading { progress, .. } => ("loading", *progress),
         State::Draining | State::Unloading => ("draining", 0.0),
         State::Failed { .. } => ("failed", 0.0),
     }
@@ -98,6 +98,14 @@ impl Host {
             match cards.iter_mut().find(|known| known.id == card.id) {
                 Some(known) => known.join(card),
                 None => cards.push(card),
+            }
+        }
+        for (name, staging) in &models.staging {
+            let staged =
+                ModelCard { state: "staging", progress: staging.progress, ..ModelCard::absent(name, 0) };
+            match cards.iter_mut().find(|known| known.id == *name) {
+                Some(known) => known.join(staged),
+                None => cards.push(staged),
             }
         }
         for entry in models.registry.declared() {

@@ -35,7 +35,7 @@ impl Host {
         let mut models = self.lock();
         let (result, actions) = change(&mut models, self.now());
         if !actions.is_empty() {
-            self.0.changed.notify_waiters();
+            self.notify();
         }
         let work = actions.into_iter().filter_map(|action| models.work(action)).collect();
         drop(models);
@@ -60,6 +60,7 @@ impl Host {
         }
         drop(model);
         self.change(|models, now| ((), models.registry.unloaded(now, id)));
+        self.notify();
     }
 
     fn load_model(&self, id: ReplicaId, order: Option<LoadOrder>) {
@@ -82,7 +83,7 @@ impl Host {
                 ((), models.registry.unloaded(now, id))
             });
         }
-        self.0.changed.notify_waiters();
+        self.notify();
     }
 
     fn run_load(&self, id: ReplicaId, loader: &dyn Loader, order: &LoadOrder) -> Result<Model, LoadError> {
@@ -146,7 +147,7 @@ impl Models {
 }
 
 /// Runs blocking work: on the runtime's threads for that where there is a runtime.
-fn spawn(work: impl FnOnce() + Send + 'static) {
+pub(super) fn spawn(work: impl FnOnce() + Send + 'static) {
     match tokio::runtime::Handle::try_current() {
         Ok(runtime) => drop(runtime.spawn_blocking(work)),
         Err(_) => drop(std::thread::spawn(work)),
