@@ -7,8 +7,6 @@ use std::hint::black_box;
 
 /// Bytes that a thread reads at a time.
 const TASK_BYTES: usize = 256 << 10;
-/// How far ahead of the loads memory is asked for. Processors don't follow a stream from one page to the next.
-const AHEAD: usize = 4 << 10;
 /// Bytes of a turn of the loop.
 const STEP: usize = 256;
 
@@ -27,10 +25,7 @@ pub fn read_all(team: &Team, parts: &[&[u8]]) {
 pub(crate) fn read<I: Isa>(isa: I, bytes: &[u8]) -> [u8; 32] {
     let mut sums = [isa.load(&[0; 32]); STEP / 32];
     let (steps, rest) = bytes.as_chunks::<STEP>();
-    for (index, step) in steps.iter().enumerate() {
-        for line in (0..STEP).step_by(64) {
-            isa.prefetch(bytes, index * STEP + AHEAD + line, true);
-        }
+    for step in steps {
         for (sum, bytes) in sums.iter_mut().zip(step.as_chunks::<32>().0) {
             *sum = isa.or(*sum, isa.load(bytes));
         }
