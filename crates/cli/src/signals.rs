@@ -2,6 +2,10 @@
 
 use std::io;
 
+use tokio::sync::oneshot;
+
+use crate::output;
+
 /// SIGTERM and SIGINT, caught from the moment that it is made.
 pub(crate) struct Signals {
     #[cfg(unix)]
@@ -24,7 +28,7 @@ impl Signals {
 
     #[cfg(unix)]
     /// Ends with the next one.
-    pub(crate) async fn next(&mut self) {
+    async fn next(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
@@ -32,7 +36,16 @@ impl Signals {
     }
 
     #[cfg(not(unix))]
-    pub(crate) async fn next(&mut self) {
+    async fn next(&mut self) {
         let _ = tokio::signal::ctrl_c().await;
+    }
+
+    /// Passes the first one on to `stop` and ends with the second.
+    pub(crate) async fn stop(mut self, stop: oneshot::Sender<()>) {
+        self.next().await;
+        output::note("stopping once running answers have ended; a second signal stops at once");
+        // The receiver is gone only if the server has ended, and then this future is dropped too.
+        let _ = stop.send(());
+        self.next().await;
     }
 }

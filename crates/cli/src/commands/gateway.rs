@@ -59,22 +59,15 @@ async fn listen(address: SocketAddr, gateway: Gateway) -> Result<()> {
         format!("cannot listen on {address}; choose another address with --listen or in the configuration")
     })?;
     let address = listener.local_addr().context("the bound address is unknown")?;
-    let mut signals = Signals::new().context("signals could not be caught")?;
+    let signals = Signals::new().context("signals could not be caught")?;
     output::line(format_args!("listening on http://{address}"))?;
     let (stop, stopped) = oneshot::channel();
     let serving = lichen_gateway::serve(listener, gateway, async {
         // An error means that the sender is gone, and then there is nothing to wait for either.
         let _ = stopped.await;
     });
-    let signalled = async {
-        signals.next().await;
-        output::note("stopping once running answers have ended; a second signal stops at once");
-        // The receiver is gone only if the server has ended, and then this future is dropped too.
-        let _ = stop.send(());
-        signals.next().await;
-    };
     tokio::select! {
         result = serving => result.context("the gateway broke off"),
-        () = signalled => Ok(()),
+        () = signals.stop(stop) => Ok(()),
     }
 }

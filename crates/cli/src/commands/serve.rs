@@ -319,7 +319,7 @@ async fn listen(config: &NodeConfig, node: Node, spill: Option<Arc<SpillFolder>>
     let (host, port) = (config.node.host.as_str(), config.node.port);
     let listener = TcpListener::bind((host, port)).await.with_context(|| unreachable(host, port))?;
     let bound = listener.local_addr().context("the bound address is unknown")?;
-    let mut signals = Signals::new().context("signals could not be caught")?;
+    let signals = Signals::new().context("signals could not be caught")?;
     output::line(format_args!("listening on http://{bound}"))?;
     let address = config.node.address.as_ref();
     let address = address.map_or_else(|| format!("http://{bound}"), |address| address.get_ref().clone());
@@ -341,16 +341,9 @@ async fn listen(config: &NodeConfig, node: Node, spill: Option<Arc<SpillFolder>>
         let _ = tokio::task::spawn_blocking(move || heartbeats.finish()).await;
         result
     };
-    let signalled = async {
-        signals.next().await;
-        output::note("stopping once running answers have ended; a second signal stops at once");
-        // The receiver is gone only if the server has ended, and then this future is dropped too.
-        let _ = stop.send(());
-        signals.next().await;
-    };
     tokio::select! {
         result = serving => result.context("the server broke off"),
-        () = signalled => {
+        () = signals.stop(stop) => {
             if let Some(spill) = spill {
                 spill.close();
             }
